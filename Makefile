@@ -1,0 +1,54 @@
+# OpenJev. `make help` lists the targets; each does all of its own set-up.
+PYTHON ?= python3
+PORT ?= 8000
+PROFILE ?= embedded
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev weights run test lint types unit coverage format clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  Variables: PORT=$(PORT) PROFILE=$(PROFILE) PYTHON=$(PYTHON)"
+
+$(VENV)/.run: requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -r requirements.txt
+	@touch $@
+
+$(VENV)/.dev: requirements.txt requirements-dev.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -r requirements-dev.txt
+	@touch $@ $(VENV)/.run
+
+setup: $(VENV)/.run weights ## Create .venv, install, fetch and verify the weights
+
+setup-dev: $(VENV)/.dev ## The same for development, without weights
+
+weights: $(VENV)/.run ## Fetch and verify the weights of PROFILE
+	$(BIN)/python -m backend.embedded.weights $(PROFILE)
+
+run: $(VENV)/.run ## Start engine and API on PORT, with the model of PROFILE
+	$(BIN)/python manage.py runbackend --profile $(PROFILE) --port $(PORT)
+
+lint: $(VENV)/.dev ## Lint and check the formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev ## Type-check, strictly
+	$(BIN)/mypy
+
+unit: $(VENV)/.dev ## Only the fast tests
+	$(BIN)/pytest -m "not process and not model and not fidelity"
+
+test: lint types ## Lint, type-check and run every test that needs no extra installation
+	$(BIN)/pytest -m "not fidelity" --cov --cov-report=term --cov-fail-under=95
+
+format: $(VENV)/.dev ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove what the targets made here (weights stay in OPENJEV_WEIGHTS_DIR)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage

@@ -1,0 +1,1 @@
+"""Configuration and edges of the site; no product logic lives here."""

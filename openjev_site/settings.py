@@ -1,0 +1,42 @@
+"""Django's settings, and the one place where the product's own settings are loaded.
+
+No database, sessions or users: nothing on the request path may block or hop threads for them.
+`OPENJEV` is the validated configuration; `OPENJEV_PROBLEMS` is what `manage.py check` reports.
+"""
+
+from pathlib import Path
+
+from backend.config import load_config
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+OPENJEV, OPENJEV_PROBLEMS = load_config()
+
+SECRET_KEY = "unused: nothing is signed"  # noqa: S105 - there are no sessions, cookies or tokens
+DEBUG = False
+ALLOWED_HOSTS = ["*"]  # no link is built from the Host header
+APPEND_SLASH = False  # a redirect would lose the body of a POST
+USE_TZ = True
+USE_I18N = False
+
+ROOT_URLCONF = "openjev_site.urls"
+ASGI_APPLICATION = "openjev_site.asgi.application"
+
+DATABASES: dict[str, dict[str, str]] = {}
+MIDDLEWARE: list[str] = []
+INSTALLED_APPS = [
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "backend",
+    "evaluations",
+]
+STATIC_URL = "/static/"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {"context_processors": ["django.template.context_processors.request"]},
+    }
+]
