@@ -1,0 +1,87 @@
+"""`manage.py smoke`: put a running server through the smoke test and say what was found."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from evaluations.smoke import Report, run
+
+_VERDICTS = {
+    "ok": "The server works and its answers make sense.",
+    "rough": (
+        "The server works, but the model behind it is rough: answers marked ✗ above make no sense. "
+        "Use a better model, or pass --allow-rough where only the mechanics matter."
+    ),
+    "failed": "The server does not work as it should.",
+}
+
+
+class Command(BaseCommand):
+    """Arguments in, report out; the checks themselves are `evaluations.smoke`."""
+
+    help = (
+        "Ask a running server questions of every type and check the answers: their form, their "
+        "limits and their meaning. Waits for a server that is still starting. Exits 0 when all is "
+        "well and 1 otherwise. Sends OPENJEV_API_KEY as Bearer key when it is set."
+    )
+    requires_system_checks = "__all__"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the command line."""
+        parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000", help="base URL")
+        parser.add_argument("--timeout", type=float, default=1500, help="seconds for everything")
+        parser.add_argument("--output", type=Path, metavar="FILE", help="write the report as JSON")
+        parser.add_argument(
+            "--allow-rough", action="store_true", help="exit 0 also when the answers make no sense"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the smoke test; raises `CommandError` (exit code 1) unless all is well."""
+        key = settings.OPENJEV.api_key
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        try:
+            with httpx.Client(base_url=options["url"], headers=headers) as client:
+                report = run(client, timeout=options["timeout"])
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            report = Report(options["url"], error=f"{type(error).__name__}: {error}")
+        self._print(report)
+        if options["output"]:
+            text = json.dumps(report.as_json(), indent=2, ensure_ascii=False)
+            options["output"].write_text(text + "\n", encoding="utf-8")
+        if report.verdict == "failed" or (report.verdict == "rough" and not options["allow_rough"]):
+            raise CommandError(_VERDICTS[report.verdict])
+        self.stdout.write(_VERDICTS[report.verdict])
+
+    def _print(self, report: Report) -> None:
+        self.stdout.write(f"{report.url}  {report.model or ''}")
+        for check in report.checks:
+            mark = self.style.SUCCESS("✓") if check.passed else self.style.ERROR("✗")
+            self.stdout.write(f"  {mark} {check.kind:9} {check.name} ({check.found})")
+        for name, value in _figures(report):
+            self.stdout.write(f"  {name}: {value}")
+        if report.error:
+            self.stdout.write(self.style.ERROR(report.error))
+
+
+def _figures(report: Report) -> list[tuple[str, str]]:
+    def seconds(value: float | None) -> str:
+        return "unknown" if value is None else f"{value:.2f} s"
+
+    timing = ", ".join(f"{name} {value:.0f} ms" for name, value in report.server_timing.items())
+    tokens = (
+        "unknown" if n is None else str(n) for n in (report.prefix_tokens, report.cached_tokens)
+    )
+    return [
+        ("waited", seconds(report.wait)),
+        ("start-up", seconds(report.startup_seconds)),
+        (
+            "first and second request",
+            f"{seconds(report.latency_cold)}, {seconds(report.latency_warm)}",
+        ),
+        ("server timing", timing or "unknown"),
+        ("prefix and cached tokens", ", ".join(tokens)),
+    ]
