@@ -1,0 +1,247 @@
+"""One-token calls to an engine.
+
+Bounds how many are under way, keeps what is known to kill an engine from being sent, and makes a
+cancelled call cost the engine nothing more. Knows no questions and no labels' texts; raises only
+`backend.errors`.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from backend.errors import EngineError, EngineRejected, EngineTimeout
+from backend.protocol import (
+    EngineDescription,
+    LabelLogprobs,
+    encode_ids,
+    failure,
+    generate_body,
+    parse_label_logprobs,
+    parse_served_model,
+    parse_server_details,
+)
+from backend.transport import AiohttpTransport, Transport
+
+__all__ = ["Engine", "EngineClient", "EngineDescription", "LabelLogprobs"]
+
+logger = logging.getLogger(__name__)
+
+_ABORT_SECONDS = 2.0
+# encoding this many ids takes about 1 ms, after which the loop gets its turn
+_IDS_PER_SLICE = 8192
+
+
+class Engine(Protocol):
+    """What the rest of the product needs of an engine; tests stand in for it with this.
+
+    Deadlines are readings of the running loop's clock, in seconds.
+    """
+
+    async def label_logprobs(
+        self,
+        input_ids: Sequence[int],
+        label_ids: Sequence[int],
+        *,
+        rid: str,
+        deadline: float,
+        routing_key: str,
+    ) -> LabelLogprobs:
+        """Evaluate `input_ids` and give the log-probability of each label as the next token."""
+        ...
+
+    async def describe(self, *, deadline: float) -> EngineDescription:
+        """Ask the engine what it serves and can do."""
+        ...
+
+    async def is_healthy(self, *, deadline: float) -> bool:
+        """Whether the engine answers that it works; never raises."""
+        ...
+
+    async def aclose(self) -> None:
+        """End what is under way and close the connections."""
+        ...
+
+
+class EngineClient:
+    """Calls to the engine at `base_url`, or to a router in front of several.
+
+    Attributes:
+        vocabulary_size: token ids must be below it; `None` while unknown. An id outside the
+            vocabulary kills SGLang, so set it as soon as the tokenizer is loaded.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        max_in_flight: int = 64,
+        transport: Transport | None = None,
+    ) -> None:
+        self.vocabulary_size: int | None = None
+        self._transport = transport or AiohttpTransport(base_url, api_key=api_key)
+        self._slots = asyncio.Semaphore(max_in_flight)
+        self._max_aborts = 2 * max_in_flight
+        self._aborts: set[asyncio.Task[None]] = set()
+        self._has_abort: bool | None = None  # None: not asked yet
+        self._max_input_tokens: int | None = None
+
+    async def label_logprobs(
+        self,
+        input_ids: Sequence[int],
+        label_ids: Sequence[int],
+        *,
+        rid: str,
+        deadline: float,
+        routing_key: str,
+    ) -> LabelLogprobs:
+        """Evaluate `input_ids` and give the log-probability of each label as the next token.
+
+        Cancelling it, or passing the deadline, closes the connection and, where the engine has
+        the route, aborts the call by its rid in the background.
+
+        Args:
+            input_ids: the prompt.
+            label_ids: tokens to score; answered in this order.
+            rid: name of the call. SGLang aborts by prefix: no rid may begin with another.
+            deadline: of everything, waiting for a free slot included; loop time in seconds.
+            routing_key: the same for all calls of an evaluation, so that a router sends them to
+                the replica that has their prefix.
+
+        Raises:
+            EngineError: of the kind `backend.errors` describes.
+        """
+        encoded = await self._encode(input_ids)
+        self._check_ids(label_ids, "label")
+        async with self._slot(deadline):
+            body = generate_body(encoded, label_ids, rid)
+            try:
+                status, answer = await self._transport.post(
+                    "/generate",
+                    body,
+                    deadline=deadline,
+                    headers={"x-smg-routing-key": routing_key},
+                )
+            except (asyncio.CancelledError, EngineTimeout):
+                self._abort(rid, routing_key)
+                raise
+        if status != 200:
+            raise failure(status, answer)
+        return parse_label_logprobs(answer, label_ids=label_ids, prompt_tokens=len(input_ids))
+
+    async def describe(self, *, deadline: float) -> EngineDescription:
+        """Ask the engine what it serves and can do, and keep to it from then on.
+
+        One real call is part of it: only that shows whether label log-probabilities come back.
+
+        Raises:
+            EngineError: an answer is missing or unusable.
+        """
+        model, context_length = parse_served_model(await self._fetch("/v1/models", deadline))
+        status, details = await self._transport.get("/server_info", deadline=deadline)
+        version, longest = parse_server_details(details if status == 200 else b"{}", context_length)
+        status, _ = await self._transport.post(
+            "/abort_request", _abort_body("openjev.none"), deadline=deadline
+        )
+        self._has_abort = status == 200
+        self._max_input_tokens = longest
+        probe = await self.label_logprobs(
+            [0], [0], rid="openjev.describe", deadline=deadline, routing_key="openjev.describe"
+        )
+        return EngineDescription(
+            model=model,
+            context_length=context_length,
+            max_input_tokens=longest,
+            version=version,
+            has_abort=self._has_abort,
+            reports_cached=probe.cached_tokens is not None,
+        )
+
+    async def is_healthy(self, *, deadline: float) -> bool:
+        """Whether the engine answers that it works; never raises."""
+        try:
+            status, _ = await self._transport.get("/health", deadline=deadline)
+        except EngineError:
+            return False
+        return status == 200
+
+    async def aclose(self) -> None:
+        """Give aborts under way a moment to arrive, then close the connections."""
+        if self._aborts:
+            await asyncio.wait(self._aborts, timeout=_ABORT_SECONDS)
+        aborts = list(self._aborts)
+        for task in aborts:
+            task.cancel()
+        await asyncio.gather(*aborts, return_exceptions=True)
+        await self._transport.aclose()
+
+    async def _fetch(self, path: str, deadline: float) -> bytes:
+        status, body = await self._transport.get(path, deadline=deadline)
+        if status != 200:
+            raise failure(status, body)
+        return body
+
+    async def _encode(self, input_ids: Sequence[int]) -> str:
+        if not input_ids:
+            raise EngineRejected("There are no tokens to send.", status=400)
+        if self._max_input_tokens is not None and len(input_ids) >= self._max_input_tokens:
+            raise EngineRejected(
+                f"The input has {len(input_ids)} tokens; the engine takes fewer than "
+                f"{self._max_input_tokens}. Shorten it, or start the engine with a longer context.",
+                status=400,
+            )
+        slices = []
+        for start in range(0, len(input_ids), _IDS_PER_SLICE):
+            if start:
+                await asyncio.sleep(0)
+            ids = input_ids[start : start + _IDS_PER_SLICE]
+            self._check_ids(ids, "input")
+            slices.append(encode_ids(ids))
+        return ",".join(slices)
+
+    def _check_ids(self, ids: Sequence[int], which: str) -> None:
+        if not ids or min(ids) < 0 or max(ids) >= (self.vocabulary_size or 2**31):
+            raise EngineRejected(
+                f"The {which} token ids are empty or outside the vocabulary; nothing was sent.",
+                status=400,
+            )
+
+    @asynccontextmanager
+    async def _slot(self, deadline: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise EngineTimeout("No engine call became free before the deadline.") from None
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+    def _abort(self, rid: str, routing_key: str) -> None:
+        if self._has_abort is False or len(self._aborts) >= self._max_aborts:
+            return  # closing the connection has to do
+        task = asyncio.create_task(self._post_abort(rid, routing_key))
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
+    async def _post_abort(self, rid: str, routing_key: str) -> None:
+        try:
+            status, _ = await self._transport.post(
+                "/abort_request",
+                _abort_body(rid),
+                deadline=asyncio.get_running_loop().time() + _ABORT_SECONDS,
+                headers={"x-smg-routing-key": routing_key},
+            )
+        except EngineError:
+            logger.debug("The abort of %s did not reach the engine.", rid)
+            return
+        if status in {404, 405}:
+            self._has_abort = False
+
+
+def _abort_body(rid: str) -> bytes:
+    return json.dumps({"rid": rid, "abort_all": False}).encode()

@@ -1,0 +1,267 @@
+"""SGLang's native `POST /generate`, as far as one-token calls need it.
+
+Pure functions over bytes: what is sent, and what may be believed of what comes back. A number that
+leaves this module is a finite log-probability that belongs to the token id it was asked for;
+everything else is an `EngineProtocolError`. Nothing an engine said leaves it at all: its messages
+may hold file paths and the prompt.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from backend.errors import (
+    EngineError,
+    EngineProtocolError,
+    EngineRejected,
+    EngineUnavailable,
+)
+
+# float32 log-softmax may round the logarithm of 1 to slightly more than 0
+_ROUNDING_NATS = 1e-4
+# SGLang refuses inputs up to this many tokens shorter than the context it names
+_RESERVED_TOKENS = 6
+_TRY_LATER = frozenset({429, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class LabelLogprobs:
+    """What one call says about the next token.
+
+    Attributes:
+        logprobs: natural log-probabilities (nats) over the whole vocabulary, one per label id, in
+            the order asked.
+        prompt_tokens: tokens of the input, cached ones included.
+        completion_tokens: tokens the engine made; one.
+        cached_tokens: input tokens it had already evaluated; `None` where it does not say.
+    """
+
+    logprobs: tuple[float, ...]
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDescription:
+    """What an engine says of itself.
+
+    Attributes:
+        model: the name it serves its model under.
+        context_length: tokens of input and output together.
+        max_input_tokens: an input must be *shorter* than this; SGLang 0.5.19 dies of one that is
+            not, although its context would hold it.
+        version: of the engine; `None` where it does not say.
+        has_abort: whether `/abort_request` exists.
+        reports_cached: whether answers carry a count of cached tokens.
+    """
+
+    model: str
+    context_length: int
+    max_input_tokens: int
+    version: str | None
+    has_abort: bool
+    reports_cached: bool
+
+
+def encode_ids(ids: Sequence[int]) -> str:
+    """Write token ids as the inside of a JSON array."""
+    return json.dumps(list(ids), separators=(",", ":"))[1:-1]
+
+
+def generate_body(encoded_ids: str, label_ids: Sequence[int], rid: str) -> bytes:
+    """Build the body of a one-token call.
+
+    `logprob_start_len` is never sent: its default, output only, is what we want, and a wrong one
+    kills SGLang 0.5.19. The temperature is 0 because SGLang's log-probabilities are those *after*
+    temperature (0 leaves them alone); ours is applied when labels are normalised.
+
+    Args:
+        encoded_ids: the prompt, from `encode_ids`.
+        label_ids: tokens whose log-probability is wanted.
+        rid: the name by which the call can be aborted.
+    """
+    head = {
+        "rid": rid,
+        "sampling_params": {"temperature": 0, "max_new_tokens": 1},
+        "return_logprob": True,
+        "token_ids_logprob": list(label_ids),
+    }
+    # the ids are most of the body and come already encoded
+    return f'{json.dumps(head)[:-1]}, "input_ids": [{encoded_ids}]}}'.encode()
+
+
+def parse_label_logprobs(
+    body: bytes, *, label_ids: Sequence[int], prompt_tokens: int
+) -> LabelLogprobs:
+    """Read the answer to a one-token call, trusting nothing about it.
+
+    Args:
+        body: body of an answer with status 200.
+        label_ids: what was asked.
+        prompt_tokens: length of the input sent; another count means it was truncated.
+
+    Raises:
+        EngineProtocolError: it was aborted, or it lacks a finite log-probability for every label.
+        EngineError: of the kind `failure` gives, for an error carried inside a 200.
+    """
+    answer = parse_object(body)
+    if "error" in answer or answer.get("object") == "error":
+        raise failure(_code_inside(answer) or 500, body)
+    meta = answer.get("meta_info")
+    if not isinstance(meta, dict):
+        raise EngineProtocolError("The engine's answer has no meta_info.")
+    reason = meta.get("finish_reason")
+    if isinstance(reason, dict) and reason.get("type") == "abort":
+        raise EngineProtocolError("The engine aborted the call.")
+    return LabelLogprobs(
+        logprobs=_logprobs(meta, label_ids),
+        prompt_tokens=_count(meta, "prompt_tokens", prompt_tokens, prompt_tokens),
+        completion_tokens=_count(meta, "completion_tokens", 1, 1),
+        cached_tokens=None
+        if meta.get("cached_tokens") is None
+        else _count(meta, "cached_tokens", 0, prompt_tokens),
+    )
+
+
+def failure(status: int, body: bytes) -> EngineError:
+    """Turn an answer that is not 200 into the error to raise.
+
+    Args:
+        status: HTTP status, or the code of an error inside a 200.
+        body: the answer; read only to tell cases apart, never quoted.
+    """
+    if status == 401 or status == 403:
+        return EngineRejected(
+            "The engine refused the key. Set OPENJEV_BACKEND_API_KEY to the engine's API key.",
+            status=status,
+        )
+    if status == 499:
+        return EngineProtocolError("The engine aborted the call.")
+    said = error_message(body).lower()
+    if status in _TRY_LATER:
+        if "queue is full" in said:
+            return EngineUnavailable("The engine's queue is full.", retry_after=1)
+        return EngineUnavailable(f"The engine takes no requests at the moment (status {status}).")
+    if 400 <= status < 500:
+        return EngineRejected(
+            f"The engine refused the call: {_refusal(said, status)}.", status=status
+        )
+    return EngineProtocolError(f"The engine failed with status {status}.")
+
+
+def _refusal(said: str, status: int) -> str:
+    if "longer than" in said or "maximum allowed length" in said:
+        return "its context is too short for the input"
+    if "out-of-vocabulary" in said:
+        return "a token id is outside its vocabulary, so the tokenizer is not that of its model"
+    if status == 404:
+        return "it has no such route, so it is not an engine that speaks SGLang's protocol"
+    return f"status {status}"
+
+
+def error_message(body: bytes) -> str:
+    """Find the message in any of the engine's error bodies; for telling them apart, not to show.
+
+    Known forms: `{"error": {"message": …}}`, `{"object": "error", "message": …}`,
+    `{"error": "…"}`, `{"detail": …}` and bare text.
+    """
+    text = body.decode("utf-8", "replace")
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        return text
+    if not isinstance(parsed, dict):
+        return text
+    error = parsed.get("error", parsed)
+    if isinstance(error, dict):
+        error = error.get("message", error.get("detail", ""))
+    return str(error)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Raises:
+        EngineProtocolError: the body is anything else.
+    """
+    try:
+        parsed = json.loads(body)
+    except (ValueError, RecursionError):
+        raise EngineProtocolError("The engine's answer is not JSON.") from None
+    if not isinstance(parsed, dict):
+        raise EngineProtocolError("The engine's answer is not a JSON object.")
+    return parsed
+
+
+def parse_served_model(body: bytes) -> tuple[str, int]:
+    """Read `/v1/models`: the served name, and the context length in tokens.
+
+    Raises:
+        EngineProtocolError: either is missing.
+    """
+    entries = parse_object(body).get("data")
+    entry = entries[0] if isinstance(entries, list) and entries else None
+    if not isinstance(entry, dict):
+        raise EngineProtocolError("The engine's /v1/models lists no model.")
+    name, length = entry.get("id"), entry.get("max_model_len")
+    if not isinstance(name, str) or not _is_integer(length) or length < 1:
+        raise EngineProtocolError("The engine's /v1/models lacks the model's name or length.")
+    return name, length
+
+
+def parse_server_details(body: bytes, context_length: int) -> tuple[str | None, int]:
+    """Read the two harmless facts in `/server_info`, which also holds keys in clear.
+
+    Args:
+        body: the answer, or `{}` from an engine without the route.
+        context_length: in tokens, from `/v1/models`.
+
+    Returns:
+        Version, and the number of tokens an input must stay below.
+    """
+    details = parse_object(body)
+    version, longest = details.get("version"), details.get("max_req_input_len")
+    if not _is_integer(longest):
+        longest = context_length - _RESERVED_TOKENS
+    return (version if isinstance(version, str) else None), longest
+
+
+def _logprobs(meta: Mapping[str, Any], label_ids: Sequence[int]) -> tuple[float, ...]:
+    positions = meta.get("output_token_ids_logprobs")
+    if not isinstance(positions, list) or len(positions) != 1 or not isinstance(positions[0], list):
+        raise EngineProtocolError("The engine's answer has no label log-probabilities.")
+    found: dict[int, float] = {}
+    for entry in positions[0]:
+        if not isinstance(entry, list) or len(entry) < 2 or not _is_integer(entry[1]):
+            raise EngineProtocolError("The engine's label log-probabilities are malformed.")
+        found[entry[1]] = _logprob(entry[0])
+    if len(positions[0]) != len(label_ids) or not found.keys() >= set(label_ids):
+        raise EngineProtocolError("The engine did not give a log-probability for every label.")
+    return tuple(found[label_id] for label_id in label_ids)
+
+
+def _logprob(value: object) -> float:
+    number = float(value) if isinstance(value, float) or _is_integer(value) else math.nan
+    if not math.isfinite(number) or number > _ROUNDING_NATS:
+        raise EngineProtocolError("The engine gave a log-probability that is not one.")
+    return min(number, 0.0)
+
+
+def _count(meta: Mapping[str, Any], name: str, low: int, high: int) -> int:
+    value = meta.get(name)
+    if not _is_integer(value) or not low <= value <= high:
+        raise EngineProtocolError(f"The engine's answer has a wrong or missing {name}.")
+    return value
+
+
+def _code_inside(answer: Mapping[str, Any]) -> int | None:
+    error = answer["error"] if isinstance(answer.get("error"), dict) else answer
+    code = error.get("code")
+    return code if _is_integer(code) and 400 <= code < 600 else None
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
