@@ -10,6 +10,7 @@ Json = dict[str, Any]
 
 # Statuses a server answers with while its engine is still coming up.
 _NOT_YET = frozenset({502, 503, 504, 529})
+_WORTH_WAITING = (httpx.NetworkError, httpx.TimeoutException, httpx.RemoteProtocolError)
 _WAIT_STEP = 1.0
 
 
@@ -36,7 +37,7 @@ class Session:
         while True:
             try:
                 response, latency = self.timed(state, questions)
-            except httpx.TransportError as error:
+            except _WORTH_WAITING as error:
                 last = f"{type(error).__name__}: {error}"
             else:
                 if response.status_code not in _NOT_YET:

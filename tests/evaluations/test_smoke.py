@@ -1,0 +1,281 @@
+"""The smoke test against servers that behave, are rough, are broken, or are not there yet."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from io import StringIO
+
+import httpx
+import pytest
+from django.core.management import CommandError, call_command
+
+import evaluations.management.commands.smoke as smoke_command
+from evaluations.smoke import run
+from evaluations.smoke import session as smoke_session
+
+LIMIT = 64
+
+
+def right_answer(state: str, question: dict) -> int | float:
+    """What a good model says: an index, or the probability of yes."""
+    match question["type"]:
+        case "noul":
+            return 0.1 if "password" in question["instructions"] else 0.9
+        case "choice":
+            wanted = ("billing", "violet umbrella")
+            return next(i for i, key in enumerate(question["criteria"]) if key in wanted)
+        case _:
+            return len(question["criteria"]) - 1
+
+
+def answer(state: str, question: dict, choose: Callable) -> dict:
+    chosen = choose(state, question)
+    if question["type"] == "noul":
+        return {"type": "noul", "noul": chosen}
+    names = (
+        question["criteria"] if question["type"] == "choice" else range(len(question["criteria"]))
+    )
+    rest = 0.1 / (len(question["criteria"]) - 1)
+    shares = {str(name): 0.9 if i == chosen else rest for i, name in enumerate(names)}
+    if question["type"] == "choice":
+        return {
+            "type": "choice",
+            "choice": list(shares)[chosen],
+            "confidence": 0.5,
+            "probabilities": shares,
+        }
+    return {
+        "type": "score",
+        "score": sum(int(i) * p for i, p in shares.items()),
+        "confidence": 0.5,
+        "legend": dict(zip(shares, question["criteria"], strict=True)),
+        "probabilities": shares,
+    }
+
+
+class Server:
+    """A server of the contract in a function, with places to break it."""
+
+    def __init__(self, *, choose=right_answer, spoil=lambda body: body, not_ready: int = 0) -> None:
+        self.choose = choose
+        self.spoil = spoil
+        self.not_ready = not_ready
+        self.keys: list[str | None] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.keys.append(request.headers.get("authorization"))
+        if request.url.path == "/health":
+            return httpx.Response(200, json={"status": "ok", "startup_seconds": 1.5})
+        if request.url.path == "/v1/limits":
+            return httpx.Response(200, json={"max_answers": LIMIT})
+        if self.not_ready:
+            self.not_ready -= 1
+            return httpx.Response(503, json={"error": {"message": "Starting.", "type": "x"}})
+        return self.evaluate(json.loads(request.content))
+
+    def evaluate(self, body: dict) -> httpx.Response:
+        questions = body["questions"]
+        if any(len(q.get("criteria", [])) > LIMIT for q in questions.values()):
+            return httpx.Response(422, json={"error": {"message": f"At most {LIMIT} options."}})
+        answers = {i: answer(body["state"], q, self.choose) for i, q in questions.items()}
+        usage = {"input_tokens": 10, "output_tokens": len(questions) + 1}
+        headers = {
+            "x-openjev-model": "a-model",
+            "x-openjev-prefix-tokens": "61",
+            "server-timing": "prepare;dur=1.0, prefill;dur=20, branches;dur=3",
+        }
+        spoiled = self.spoil({"model": body["model"], "answers": answers, "usage": usage})
+        return httpx.Response(200, json=spoiled, headers=headers)
+
+
+def smoke(server: Callable, timeout: float = 30):
+    with httpx.Client(base_url="http://x", transport=httpx.MockTransport(server)) as client:
+        return run(client, timeout=timeout)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    monkeypatch.setattr(smoke_session, "_WAIT_STEP", 0.01)
+
+
+def failed_names(report) -> list[str]:
+    return [check.name for check in report.checks if not check.passed]
+
+
+def test_a_good_server_passes_every_check():
+    report = smoke(Server())
+    assert report.verdict == "ok"
+    assert failed_names(report) == []
+    assert {check.kind for check in report.checks} == {"mechanics", "meaning"}
+    assert report.model == "a-model"
+    assert report.startup_seconds == 1.5
+    assert (report.prefix_tokens, report.cached_tokens) == (61, None)
+    assert report.server_timing == {"prepare": 1.0, "prefill": 20.0, "branches": 3.0}
+    assert report.latency_cold is not None
+    assert report.latency_warm is not None
+
+
+def test_a_model_that_answers_nonsense_is_rough_not_broken():
+    report = smoke(Server(choose=lambda state, q: 0.5 if q["type"] == "noul" else 0))
+    assert report.verdict == "rough"
+    assert all(check.kind == "meaning" for check in report.checks if not check.passed)
+
+
+def drop_one(body):
+    body["answers"].pop("urgency", None)
+    return body
+
+
+def unnormalise(body):
+    for one in body["answers"].values():
+        if "probabilities" in one:
+            key = next(iter(one["probabilities"]))
+            one["probabilities"][key] += 0.01
+    return body
+
+
+def miscount(body):
+    body["usage"]["output_tokens"] -= 1
+    return body
+
+
+def leave_the_interval(body):
+    for one in body["answers"].values():
+        if "noul" in one:
+            one["noul"] = 1.5
+    return body
+
+
+@pytest.mark.parametrize(
+    ("spoil", "part_of_name"),
+    [
+        (drop_one, "in order"),
+        (unnormalise, "sum to 1"),
+        (miscount, "usage"),
+        (leave_the_interval, "[0, 1]"),
+    ],
+)
+def test_a_broken_server_is_reported_as_broken(spoil, part_of_name):
+    report = smoke(Server(spoil=spoil))
+    assert report.verdict == "failed"
+    assert any(part_of_name in name for name in failed_names(report))
+
+
+def test_a_server_whose_limit_does_not_hold_is_broken():
+    class Unlimited(Server):
+        def evaluate(self, body: dict) -> httpx.Response:
+            questions = body["questions"]
+            for question in questions.values():
+                if len(question.get("criteria", [])) > LIMIT:
+                    question["criteria"].popitem()
+            return super().evaluate(body)
+
+    assert any("refused" in name for name in failed_names(smoke(Unlimited())))
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"answers": {"refund": 1}}'])
+def test_an_answer_of_another_form_is_an_error_not_a_crash(body):
+    report = smoke(lambda request: httpx.Response(200, content=body))
+    assert report.verdict == "failed"
+    assert report.error
+
+
+def test_a_server_that_is_starting_is_waited_for():
+    report = smoke(Server(not_ready=3))
+    assert report.verdict == "ok"
+    assert report.wait is not None
+    assert report.wait >= 0.03
+
+
+def test_refused_connections_are_waited_for_until_the_timeout():
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    report = smoke(refuse, timeout=0.2)
+    assert report.verdict == "failed"
+    assert report.error is not None
+    assert "--timeout" in report.error
+    assert "refused" in report.error
+
+
+def test_a_server_that_never_becomes_ready_is_reported_with_its_own_words():
+    report = smoke(Server(not_ready=10**6), timeout=0.2)
+    assert report.error is not None
+    assert "Starting." in report.error
+
+
+def test_a_connection_that_breaks_midway_is_reported():
+    server, seen = Server(), []
+
+    def break_later(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        if len(seen) > 4:
+            raise httpx.ReadError("reset")
+        return server(request)
+
+    report = smoke(break_later)
+    assert report.error is not None
+    assert "connection broke" in report.error
+
+
+def test_an_error_status_ends_it_at_once():
+    def unauthorised(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(401, json={"error": {"message": "A key is needed."}})
+
+    report = smoke(unauthorised)
+    assert report.error is not None
+    assert "401: A key is needed." in report.error
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Run `manage.py smoke` against a stand-in server; returns its output."""
+
+    def run_command(server: Callable, *arguments: str) -> str:
+        client = partial(httpx.Client, transport=httpx.MockTransport(server))
+
+        out = StringIO()
+        with monkeypatch.context() as patch:
+            patch.setattr(smoke_command.httpx, "Client", client)
+            call_command("smoke", "http://x", *arguments, stdout=out, no_color=True)
+        return out.getvalue()
+
+    return run_command
+
+
+def test_the_command_prints_a_report_and_writes_it_as_json(command, tmp_path):
+    target = tmp_path / "report.json"
+    text = command(Server(), "--output", str(target))
+    assert "✓ mechanics probabilities sum to 1" in text
+    assert "answers make sense" in text
+    written = json.loads(target.read_text())
+    assert written["verdict"] == "ok"
+    assert written["cached_tokens"] is None
+    assert written["checks"][0].keys() == {"name", "kind", "passed", "found"}
+
+
+def test_the_command_exits_with_an_error_for_a_rough_model_unless_told_otherwise(command):
+    rough = Server(choose=lambda state, q: 0.5 if q["type"] == "noul" else 0)
+    with pytest.raises(CommandError, match="rough"):
+        command(rough)
+    assert "rough" in command(rough, "--allow-rough")
+
+
+def test_the_command_exits_with_an_error_for_a_broken_server(command):
+    with pytest.raises(CommandError, match="does not work"):
+        command(Server(spoil=miscount), "--allow-rough")
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://[", "nothing"])
+def test_a_url_that_cannot_be_used_fails_at_once(url):
+    with pytest.raises(CommandError):
+        call_command("smoke", url, stdout=StringIO())
+
+
+def test_the_command_sends_the_configured_key(command, settings):
+    settings.OPENJEV = replace(settings.OPENJEV, api_key="secret-key")
+    server = Server()
+    text = command(server)
+    assert set(server.keys) == {"Bearer secret-key"}
+    assert "secret-key" not in text
