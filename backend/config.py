@@ -131,7 +131,12 @@ def _header_text(text: str) -> str:
     return text
 
 
-def _url(text: str) -> str:
+def http_url(text: str) -> str:
+    """Check the base address of a server and drop its trailing slash.
+
+    Raises:
+        ValueError: without an http(s) scheme and a host, or with a query, fragment or bad port.
+    """
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
         raise ValueError
@@ -198,7 +203,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "BACKEND_URL",
         "http://127.0.0.1:30000",
-        _url,
+        http_url,
         "an http or https address without query or fragment",
         "Where the engine answers.",
     ),

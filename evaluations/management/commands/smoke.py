@@ -8,6 +8,7 @@ import httpx
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from backend.config import http_url
 from evaluations.smoke import Report, run
 
 _VERDICTS = {
@@ -32,7 +33,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the command line."""
-        parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000", help="base URL")
+        parser.add_argument(
+            "url", nargs="?", type=http_url, default="http://127.0.0.1:8000", help="base URL"
+        )
         parser.add_argument("--timeout", type=float, default=1500, help="seconds for everything")
         parser.add_argument("--output", type=Path, metavar="FILE", help="write the report as JSON")
         parser.add_argument(
@@ -43,11 +46,8 @@ class Command(BaseCommand):
         """Run the smoke test; raises `CommandError` (exit code 1) unless all is well."""
         key = settings.OPENJEV.api_key
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        try:
-            with httpx.Client(base_url=options["url"], headers=headers) as client:
-                report = run(client, timeout=options["timeout"])
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            report = Report(options["url"], error=f"{type(error).__name__}: {error}")
+        with httpx.Client(base_url=options["url"], headers=headers) as client:
+            report = run(client, timeout=options["timeout"])
         self._print(report)
         if options["output"]:
             text = json.dumps(report.as_json(), indent=2, ensure_ascii=False)
