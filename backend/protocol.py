@@ -244,7 +244,10 @@ def _logprobs(meta: Mapping[str, Any], label_ids: Sequence[int]) -> tuple[float,
 
 
 def _logprob(value: object) -> float:
-    number = float(value) if isinstance(value, float) or _is_integer(value) else math.nan
+    try:
+        number = float(value) if isinstance(value, float) or _is_integer(value) else math.nan
+    except OverflowError:
+        number = math.nan
     if not math.isfinite(number) or number > _ROUNDING_NATS:
         raise EngineProtocolError("The engine gave a log-probability that is not one.")
     return min(number, 0.0)

@@ -6,11 +6,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.fake_engine import FakeEngine, serve_fake_engine
 from tests.support.tiny_gguf import write_tiny_gguf
 
 START_SECONDS = 60.0
@@ -58,3 +59,10 @@ def tiny_engine(tiny_gguf: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(10)
+
+
+@pytest.fixture
+async def fake_engine() -> AsyncIterator[FakeEngine]:
+    """A scriptable stand-in for SGLang, served on the test's own loop."""
+    async with serve_fake_engine(FakeEngine()) as engine:
+        yield engine
