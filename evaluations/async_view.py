@@ -1,0 +1,77 @@
+"""Django REST framework's `APIView` with coroutine handlers.
+
+Same order of events as upstream. The policies (authentication, negotiation) run on the event loop,
+so none of them may block; JSON is rendered here, without a thread; only the browsable page is left
+to Django, which renders it in one. Nothing in here knows what a view answers.
+"""
+
+import asyncio
+import inspect
+import logging
+import time
+from typing import Any
+
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+from rest_framework.renderers import BrowsableAPIRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from evaluations.request_log import CLIENT_CLOSED_REQUEST, log_request
+
+logger = logging.getLogger(__name__)
+
+
+class AsyncAPIView(APIView):
+    """An `APIView` whose handlers are coroutines (`options` may stay as it is)."""
+
+    async def dispatch(  # type: ignore[override] # upstream's is not a coroutine
+        self, request: Any, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        """Run one request; a client that goes away cancels the handler, which is logged as 499."""
+        started = time.perf_counter()
+        self.args, self.kwargs = args, kwargs
+        self.request = self.initialize_request(request, *args, **kwargs)
+        try:
+            response = await self._respond(self.request, *args, **kwargs)
+        except asyncio.CancelledError:
+            log_request(request, CLIENT_CLOSED_REQUEST, started)
+            raise
+        self.headers = self.default_response_headers
+        self.response = self.finalize_response(self.request, response, *args, **kwargs)
+        log_request(request, self.response.status_code, started)
+        return _rendered(self.response, self.request)
+
+    async def _respond(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        try:
+            self.initial(request, *args, **kwargs)
+            name = (request.method or "").lower()
+            handler = self.http_method_not_allowed
+            if name in self.http_method_names:
+                handler = getattr(self, name, handler)
+            response = handler(request, *args, **kwargs)
+            if inspect.isawaitable(response):
+                response = await response
+        except Exception as error:
+            response = self.handle_exception(error)
+        return response
+
+
+def _rendered(response: HttpResponseBase, request: Request) -> HttpResponseBase:
+    """Turn a JSON `Response` into plain bytes with a length; leave every other kind alone."""
+    # log_response of Django would repeat, at a higher level, what was just logged
+    response._has_been_logged = True  # type: ignore[attr-defined]
+    if not isinstance(response, Response) or isinstance(
+        response.accepted_renderer, BrowsableAPIRenderer
+    ):
+        return response
+    content = response.rendered_content
+    plain = HttpResponse(
+        b"" if request.method == "HEAD" else content,
+        status=response.status_code,
+        headers=dict(response.items()),
+    )
+    plain["Content-Length"] = str(len(content))
+    plain._has_been_logged = True  # type: ignore[attr-defined]
+    return plain

@@ -1,0 +1,209 @@
+"""Request bodies: strict JSON, in any way that Django REST framework hands them over.
+
+Refused as a 422, wherever they stand: text that is not JSON or not UTF-8, NaN and Infinity (also
+`1e999`), lone surrogates, a key that an object repeats (one of the two would be lost without a
+word, in the state as anywhere), nesting beyond `MAX_NESTING`. Nothing here knows the fields of a
+request.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import IO, Any
+
+from django.http import QueryDict
+from rest_framework.exceptions import UnsupportedMediaType
+from rest_framework.parsers import BaseParser
+from rest_framework.renderers import JSONRenderer
+
+from evaluations.exceptions import Fault, InvalidRequest
+from evaluations.fields import shortened
+
+MAX_NESTING = 128
+"""Arrays and objects inside each other. Far below Python's recursion limit, which the reader, the
+writers and the chat template of any later stage share with the server's own stack."""
+
+_MAX_NAMED = 20
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+Path = tuple[str | int, ...]
+
+
+class _Repeating(dict[str, Any]):
+    """An object of the body that has a key twice."""
+
+    repeated: str
+
+
+def parse_json(body: bytes) -> Any:
+    """Read a body strictly.
+
+    Args:
+        body: the whole body, decompressed.
+
+    Returns:
+        Plain JSON values: finite numbers, well-formed text, keys that stand once.
+
+    Raises:
+        InvalidRequest: with every place that is wrong, or the first where reading stops.
+    """
+    if not body.strip():
+        raise _malformed("The request body is empty. Send a JSON object.")
+    if _nesting(body) > MAX_NESTING:
+        raise _malformed(
+            f"The body nests arrays and objects more than {MAX_NESTING} deep.", "too_deep"
+        )
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _malformed(
+            f"The body is not valid UTF-8: byte {error.start} cannot be decoded."
+        ) from None
+    return _Reader().read(text)
+
+
+class _Reader:
+    """Reads one text; remembers whether anything made a closer look necessary."""
+
+    def __init__(self) -> None:
+        self._suspect = False
+
+    def read(self, text: str) -> Any:
+        try:
+            value = json.loads(
+                text,
+                object_pairs_hook=self._object,
+                parse_float=self._float,
+                parse_constant=self._float,
+            )
+        except json.JSONDecodeError as error:
+            raise _malformed(
+                f"The body is not valid JSON: {error.msg} at line {error.lineno}, "
+                f"column {error.colno}."
+            ) from None
+        except ValueError:  # Python refuses to read whole numbers beyond some thousand digits
+            raise _malformed("The body holds a number with too many digits.") from None
+        if self._suspect or _SURROGATE_ESCAPE.search(text):
+            faults = list(_faults_within(value))
+            if faults:
+                raise InvalidRequest(faults)
+        return value
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        if len(value) == len(pairs):
+            return value
+        self._suspect = True
+        seen: set[str] = set()
+        repeating = _Repeating(value)
+        repeating.repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        return repeating
+
+    def _float(self, digits: str) -> float:
+        number = float(digits)
+        if not math.isfinite(number):
+            self._suspect = True
+        return number
+
+
+def _nesting(body: bytes) -> int:
+    """Count how deep arrays and objects stand in each other, without recursion."""
+    if body.count(b"[") + body.count(b"{") <= MAX_NESTING:
+        return 0
+    brackets = _STRING.sub(b"", body).translate(None, _NOT_BRACKETS)
+    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
+
+
+def _faults_within(root: Any) -> Iterator[Fault]:
+    """Find the first places at which `root` is not what a request may hold."""
+    waiting: list[tuple[Path, Any]] = [((), root)]
+    left = _MAX_NAMED
+    while waiting and left:
+        path, value = waiting.pop()
+        for fault in _faults_at(path, value):
+            yield fault
+            left -= 1
+        if isinstance(value, dict):
+            waiting += (((*path, key), item) for key, item in reversed(value.items()))
+        elif isinstance(value, list):
+            waiting += (((*path, index), value[index]) for index in reversed(range(len(value))))
+
+
+def _faults_at(path: Path, value: Any) -> Iterator[Fault]:
+    where = _named(path)
+    loc = tuple(_printable(part) for part in path)
+    if isinstance(value, _Repeating):
+        key = _printable(value.repeated)
+        message = f"{where} repeats the key {key!r}. A key may stand only once in an object."
+        yield Fault("repeated_key", (*loc, key), message)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield Fault("not_finite", loc, f"{where} is not a finite number, which JSON requires.")
+    elif isinstance(value, str) and _SURROGATE.search(value):
+        yield Fault("lone_surrogate", loc, f"{where} holds half of a surrogate pair.")
+    if path and isinstance(path[-1], str) and _SURROGATE.search(path[-1]):
+        yield Fault("lone_surrogate", loc, f"The key of {where} holds half of a surrogate pair.")
+
+
+def _named(path: Path) -> str:
+    return "`" + ".".join(str(_printable(part)) for part in path) + "`" if path else "The body"
+
+
+def _printable(part: str | int) -> str | int:
+    """Make a key fit for an answer: short, and free of lone surrogates."""
+    if isinstance(part, int):
+        return part
+    return str(shortened(part)).encode("utf-8", "backslashreplace").decode()
+
+
+def _malformed(message: str, kind: str = "json_invalid") -> InvalidRequest:
+    return InvalidRequest([Fault(kind, (), message)])
+
+
+class StrictJSONParser(BaseParser):
+    """`application/json`."""
+
+    media_type = "application/json"
+    renderer_class = JSONRenderer
+
+    def parse(
+        self,
+        stream: IO[bytes],
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Read the whole stream; see `parse_json`."""
+        return parse_json(stream.read())
+
+
+class PageFormParser(BaseParser):
+    """The browsable page's form, where a browser sends it without JavaScript.
+
+    The form has one text area, `_content`, that holds the JSON.
+    """
+
+    media_type = "application/x-www-form-urlencoded"
+
+    def parse(
+        self,
+        stream: IO[bytes],
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Read the JSON out of the form.
+
+        Raises:
+            UnsupportedMediaType: it is not that form, as with `curl --data` without a header.
+        """
+        content = QueryDict(stream.read(), encoding="utf-8").get("_content")
+        if content is None:
+            raise UnsupportedMediaType(
+                self.media_type,
+                "Send the body as JSON, with the header `Content-Type: application/json`.",
+            )
+        return parse_json(str(content).encode("utf-8", "surrogatepass"))
