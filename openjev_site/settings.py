@@ -25,6 +25,7 @@ ASGI_APPLICATION = "openjev_site.asgi.application"
 DATABASES: dict[str, dict[str, str]] = {}
 MIDDLEWARE: list[str] = []
 INSTALLED_APPS = [
+    "openjev_site",
     "django.contrib.staticfiles",
     "rest_framework",
     "drf_spectacular",
@@ -32,7 +33,16 @@ INSTALLED_APPS = [
     "backend",
     "evaluations",
 ]
+# The ASGI edge bounds every body by OPENJEV_MAX_BODY_BYTES; a second, lower limit or a copy on disk
+# would only be in the way.
+DATA_UPLOAD_MAX_MEMORY_SIZE = None
+FILE_UPLOAD_MAX_MEMORY_SIZE = OPENJEV.max_body_bytes + 1
+
 STATIC_URL = "/static/"
+STATICFILES_FINDERS = [
+    "django.contrib.staticfiles.finders.AppDirectoriesFinder",
+    "openjev_site.scalar.ScalarFinder",
+]
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",

@@ -14,11 +14,11 @@ from urllib.parse import quote
 from django.contrib.staticfiles import finders
 from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.core.exceptions import SuspiciousOperation
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.templatetags.static import static
 from django.utils.cache import get_conditional_response
 
-from evaluations.errors import error_body
+from openjev_site.replies import method_not_allowed
 
 _FOR_EVER = "public, max-age=31536000, immutable"
 _REVALIDATE = "no-cache"
@@ -55,10 +55,7 @@ class StaticFiles(ASGIStaticFilesHandler):
             Http404: there is no such file.
         """
         if request.method not in {"GET", "HEAD"}:
-            message = f"{request.method} is not allowed here. Use GET or HEAD."
-            return JsonResponse(
-                error_body(405, message), status=405, headers={"Allow": "GET, HEAD"}
-            )
+            return method_not_allowed(request)
         path = _locate(request.path.removeprefix(self.base_url.path))
         identity = _identity(path)
         fingerprint = _fingerprint(*identity)
