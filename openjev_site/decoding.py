@@ -6,7 +6,7 @@ that expands to gigabytes costs what the room allows. No I/O here; big pieces be
 
 import sys
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 if sys.version_info >= (3, 14):
@@ -112,20 +112,25 @@ class Decoder:
             OversizedBody: more would come out, or the coding asks for too much memory.
             CorruptBody: the bytes do not follow the coding.
         """
-        pieces: list[bytes] = []
+        out: list[bytes] = []
+        for start in range(0, len(coded), _PIECE_BYTES):
+            for piece in self._pieces(coded[start : start + _PIECE_BYTES]):
+                room -= len(piece)
+                if room < 0:
+                    raise OversizedBody
+                out.append(piece)
+        return b"".join(out)
+
+    def _pieces(self, coded: bytes) -> Iterator[bytes]:
         rest: bytes | None = coded
         while rest is not None and (rest or self._frame is not None):
             if self._frame is None:
                 self._frame = self._new_frame()
-            out, rest = self._frame.piece(rest)
-            room -= len(out)
-            if room < 0:
-                raise OversizedBody
-            pieces.append(out)
+            piece, rest = self._frame.piece(rest)
+            yield piece
             if self._frame.eof:
                 rest = self._frame.unused_data
                 self._frame = None
-        return b"".join(pieces)
 
     def close(self) -> None:
         """Declare the body complete.

@@ -1,0 +1,203 @@
+"""When the runtime starts and stops, and what requests see of it."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from openjev_site.lifespan import DRAIN_SECONDS, Lifespan
+from tests.openjev_site.exchange import Echo, exchange
+
+
+class FakeRuntime:
+    """Notes what is asked of it, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.start_error: Exception | None = None
+        self.stop_error: Exception | None = None
+
+    def start(self) -> None:
+        if self.start_error:
+            raise self.start_error
+        self.events.append("start")
+
+    async def stop(self) -> None:
+        if self.stop_error:
+            raise self.stop_error
+        self.events.append("stop")
+
+
+class Server:
+    """Drives the lifespan protocol as a server does."""
+
+    def __init__(self, app: Any) -> None:
+        self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        scope = {"type": "lifespan", "asgi": {"version": "3.0"}}
+        self.task = asyncio.create_task(app(scope, self._inbox.get, self._outbox.put))
+
+    def tell(self, event: str) -> None:
+        self._inbox.put_nowait({"type": f"lifespan.{event}"})
+
+    async def hear(self) -> dict[str, Any]:
+        async with asyncio.timeout(5):
+            return await self._outbox.get()
+
+
+class Slow:
+    """An application whose requests finish when the test says so."""
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.release = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.entered.set()
+        await self.release.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+
+@pytest.fixture
+def runtime() -> FakeRuntime:
+    return FakeRuntime()
+
+
+async def test_the_server_starts_and_stops_the_runtime(runtime: FakeRuntime) -> None:
+    app = Lifespan(Echo(), lambda: runtime)
+    server = Server(app)
+    server.tell("startup")
+    assert (await server.hear())["type"] == "lifespan.startup.complete"
+    assert runtime.events == ["start"]
+    assert (await exchange(app)).status == 200
+    assert (await exchange(app)).status == 200
+    assert runtime.events == ["start"]
+    server.tell("shutdown")
+    assert (await server.hear())["type"] == "lifespan.shutdown.complete"
+    assert runtime.events == ["start", "stop"]
+    await server.task
+
+
+async def test_without_a_lifespan_the_first_request_starts_the_runtime(
+    runtime: FakeRuntime,
+) -> None:
+    app = Lifespan(Echo(), lambda: runtime)
+    assert runtime.events == []
+    await exchange(app)
+    await exchange(app)
+    assert runtime.events == ["start"]
+
+
+async def test_a_first_request_that_cannot_start_it_leaves_it_to_the_next(
+    runtime: FakeRuntime,
+) -> None:
+    app = Lifespan(Echo(), lambda: runtime)
+    runtime.start_error = RuntimeError("not now")
+    with pytest.raises(RuntimeError):
+        await exchange(app)
+    runtime.start_error = None
+    assert (await exchange(app)).status == 200
+    assert runtime.events == ["start"]
+
+
+async def test_shutdown_waits_for_requests_in_flight_and_refuses_new_ones(
+    runtime: FakeRuntime,
+) -> None:
+    slow = Slow()
+    app = Lifespan(slow, lambda: runtime)
+    server = Server(app)
+    server.tell("startup")
+    await server.hear()
+    first = asyncio.create_task(exchange(app))
+    await slow.entered.wait()
+    server.tell("shutdown")
+    for _ in range(5):  # turns of the loop in which the event reaches the application
+        await asyncio.sleep(0)
+
+    refused = await exchange(app)
+    assert refused.status == 503
+    assert refused.json["error"]["type"] == "backend_unavailable"
+    assert refused.headers["retry-after"] == "2"
+    assert refused.headers["connection"] == "close"
+    assert runtime.events == ["start"]
+
+    slow.release.set()
+    assert (await first).body == b"done"
+    assert (await server.hear())["type"] == "lifespan.shutdown.complete"
+    assert runtime.events == ["start", "stop"]
+
+
+async def test_a_request_that_never_ends_holds_the_shutdown_only_for_the_grace(
+    runtime: FakeRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = Slow()
+    app = Lifespan(slow, lambda: runtime, drain_seconds=0.05)
+    server = Server(app)
+    stuck = asyncio.create_task(exchange(app))
+    await slow.entered.wait()
+    server.tell("shutdown")
+    assert (await server.hear())["type"] == "lifespan.shutdown.complete"
+    assert runtime.events == ["start", "stop"]
+    assert "1 requests did not finish within 0.05 seconds" in caplog.text
+    slow.release.set()
+    await stuck
+    assert 10 <= DRAIN_SECONDS <= 60
+
+
+async def test_a_failed_request_is_no_longer_in_flight(runtime: FakeRuntime) -> None:
+    async def failing(scope: Any, receive: Any, send: Any) -> None:
+        raise ValueError
+
+    app = Lifespan(failing, lambda: runtime)
+    with pytest.raises(ValueError):
+        await exchange(app)
+    server = Server(app)
+    server.tell("shutdown")
+    assert (await server.hear())["type"] == "lifespan.shutdown.complete"
+
+
+async def test_a_start_that_fails_is_reported_to_the_server(
+    runtime: FakeRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime.start_error = RuntimeError("The port is taken.")
+    server = Server(Lifespan(Echo(), lambda: runtime))
+    server.tell("startup")
+    assert await server.hear() == {
+        "type": "lifespan.startup.failed",
+        "message": "The port is taken.",
+    }
+    await server.task
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+async def test_a_stop_that_fails_is_reported_to_the_server(runtime: FakeRuntime) -> None:
+    runtime.stop_error = RuntimeError("The engine does not let go.")
+    server = Server(Lifespan(Echo(), lambda: runtime))
+    server.tell("shutdown")
+    assert (await server.hear())["type"] == "lifespan.shutdown.failed"
+    await server.task
+
+
+async def test_it_can_start_again_after_a_shutdown(runtime: FakeRuntime) -> None:
+    app = Lifespan(Echo(), lambda: runtime)
+    for _ in range(2):
+        server = Server(app)
+        server.tell("startup")
+        await server.hear()
+        assert (await exchange(app)).status == 200
+        server.tell("shutdown")
+        await server.hear()
+    assert runtime.events == ["start", "stop"] * 2
+
+
+async def test_other_protocols_pass(runtime: FakeRuntime) -> None:
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["type"])
+
+    await Lifespan(app, lambda: runtime)({"type": "websocket"}, None, None)  # type: ignore
+    assert seen == ["websocket"]
+    assert runtime.events == []
