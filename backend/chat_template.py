@@ -1,0 +1,159 @@
+"""Render a model's own chat template over messages whose text nobody trusts.
+
+Templates are programs: they compare, strip and glue the strings they are given. So every string of
+the caller's that is, or could become part of, a control token (`<|im_start|>` …) is taken out
+before rendering and stands as a random placeholder meanwhile; every control token found in the
+rendered text is therefore the template's own. Nothing here knows token ids.
+"""
+
+import os
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Message: TypeAlias = Mapping[str, Any]
+
+# Values templates compare with their own constants; hiding them would change what is rendered.
+_COMPARED_KEYS = frozenset({"role", "type"})
+
+
+class TemplateRefused(Exception):
+    """The template cannot render these messages; the message says why, as far as it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A chat template and what it is rendered with.
+
+    Attributes:
+        source: the Jinja program of the model's publisher.
+        variables: the names of special tokens it may use (`bos_token` …) and their texts.
+    """
+
+    source: str
+    variables: Mapping[str, str]
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """Render `messages` and open the assistant's turn, thinking off.
+
+        Raises:
+            TemplateRefused: the template raised, in whatever way.
+        """
+        # Its import costs a second and a notice about missing torch that helps nobody here.
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        variables: dict[str, Any] = dict(self.variables)
+        try:
+            # typed as one string, returns the rendered chats and their generation spans
+            rendered: Any = render_jinja_template(
+                conversations=[[dict(message) for message in messages]],
+                chat_template=self.source,
+                add_generation_prompt=True,
+                enable_thinking=False,
+                **variables,
+            )
+        except RecursionError:
+            raise TemplateRefused("it is nested too deeply") from None
+        except Exception as error:  # a template can fail in any way Python can
+            raise TemplateRefused(_reason(error)) from error
+        return str(rendered[0][0])
+
+
+def _reason(error: Exception) -> str:
+    from jinja2 import TemplateError
+
+    if isinstance(error, TemplateError) and error.message:
+        return error.message.strip().rstrip(".")
+    return f"it ends in {type(error).__name__}"
+
+
+class ControlStrings:
+    """The texts of a tokenizer's control tokens, and how to find them in other text."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        # The longest first, so that a token wins over another one that begins it.
+        self.texts = tuple(sorted(set(texts), key=lambda text: (-len(text), text)))
+        self._pattern = re.compile("|".join(map(re.escape, self.texts)) or "(?!)")
+        self._starts = frozenset(text[:n] for text in self.texts for n in range(1, len(text)))
+        self._ends = frozenset(text[n:] for text in self.texts for n in range(1, len(text)))
+        self._longest = max(map(len, self.texts), default=0)
+
+    def split(self, text: str) -> list[str]:
+        """Cut `text` into plain text and control strings, alternating; plain text comes first."""
+        return re.split(f"({self._pattern.pattern})", text)
+
+    def conceal(self, text: str, placeholders: "Placeholders", *, compared: bool = False) -> str:
+        """Put placeholders where `text` is, or could be glued into, a control string.
+
+        Args:
+            text: a string of the caller's.
+            placeholders: keep what is taken out.
+            compared: the template may compare the string with constants; a plain word is left.
+        """
+        if compared and text.isidentifier():
+            return text
+        if len(text) < self._longest and any(text in control for control in self.texts):
+            return placeholders.keep(text)
+        head = next((n for n in self._lengths(text) if text[:n] in self._ends), 0)
+        tail = next((n for n in self._lengths(text) if text[-n:] in self._starts), 0)
+        end = max(head, len(text) - tail)
+        middle = self._pattern.sub(lambda found: placeholders.keep(found[0]), text[head:end])
+        return placeholders.keep(text[:head]) + middle + placeholders.keep(text[end:])
+
+    def _lengths(self, text: str) -> range:
+        return range(min(len(text), self._longest), 0, -1)
+
+
+class Placeholders:
+    """What was taken out of the caller's strings during one rendering."""
+
+    def __init__(self) -> None:
+        self._nonce = f"x{secrets.token_hex(16)}x"  # a caller cannot have known it
+        self._kept: list[str] = []
+        # Templates may capitalise a name.
+        self._pattern = re.compile(f"{self._nonce}([0-9]+)x", re.IGNORECASE)
+        self.slot = f"{self._nonce}slotx"
+        """Stands for a text that is not known yet."""
+
+    def keep(self, text: str) -> str:
+        """Take `text` out; the answer stands for it. Empty text stays."""
+        if not text:
+            return ""
+        self._kept.append(text)
+        return f"{self._nonce}{len(self._kept) - 1}x"
+
+    def restore(self, rendered: str) -> str:
+        """Put everything back that was taken out.
+
+        Raises:
+            TemplateRefused: the template cut a placeholder apart, so text would be lost.
+        """
+        if self._nonce[:16] in self._pattern.sub("", rendered).lower():
+            raise TemplateRefused("it cuts text apart that must stay whole")
+        return self._pattern.sub(lambda found: self._kept[int(found[1])], rendered)
+
+
+def conceal_messages(
+    messages: Sequence[Message], controls: ControlStrings, placeholders: Placeholders
+) -> list[dict[str, Any]]:
+    """Copy `messages` with every string of the caller's made safe to render."""
+
+    def copy(value: Any, *, compared: bool = False) -> Any:
+        if isinstance(value, str):
+            return controls.conceal(value, placeholders, compared=compared)
+        if isinstance(value, Mapping):
+            return {
+                copy(key, compared=True): copy(item, compared=key in _COMPARED_KEYS)
+                for key, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [copy(item) for item in value]
+        return value
+
+    try:
+        return [copy(message) for message in messages]
+    except RecursionError:
+        raise TemplateRefused("it is nested too deeply") from None

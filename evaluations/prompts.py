@@ -1,0 +1,122 @@
+"""How a request is shown to the model: one shared prefix, and one suffix per question.
+
+The state's messages are rendered once, with one more user turn that says what to do. Up to there
+everything is the prefix; each question, the end of that turn and the marker are a suffix. The two
+are encoded apart and give the same ids as the whole text encoded at once. Ids and keys of the
+caller's never reach the model. No I/O; CPU work, for a thread.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backend.chat_template import TemplateRefused
+from backend.tokenizer import ChatTokenizer, OpenTurn, Piece, TooManyTokens
+from evaluations.admission import question_too_long, state_too_long
+from evaluations.exceptions import Fault, InvalidRequest
+from evaluations.question_text import question_text
+from evaluations.questions import Content, EvaluationRequest, Question
+from evaluations.transcripts import messages_of, transcript_of
+from evaluations.wording import Wording
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The token ids of a request.
+
+    Attributes:
+        prefix_ids: shared by all questions.
+        suffix_ids: by question, in the request's order.
+    """
+
+    prefix_ids: list[int]
+    suffix_ids: tuple[list[int], ...]
+
+
+def build_prompt(
+    request: EvaluationRequest,
+    *,
+    tokenizer: ChatTokenizer,
+    wording: Wording,
+    marker: str,
+    labels: Sequence[str],
+    limit: int,
+) -> Prompt:
+    """Render and encode a request.
+
+    Args:
+        request: what is asked.
+        tokenizer: the model's.
+        wording: what is said around the caller's texts.
+        marker: opens the assistant's answer.
+        labels: texts of the labels, at least as many as any question has options.
+        limit: tokens of prefix plus suffix; texts far over it are not encoded to their end.
+
+    Raises:
+        InvalidRequest: the messages cannot be shown, or the state or a question is far too long.
+    """
+    turn = render_state(request.state, tokenizer, wording)
+    try:
+        prefix_ids = tokenizer.encode(turn.before, limit=limit)
+    except TooManyTokens as error:
+        raise InvalidRequest([state_too_long(error.counted, limit)]) from None
+    faults: list[Fault] = []
+    suffixes: list[list[int]] = []
+    for question in request.questions:
+        pieces = suffix_pieces(question, turn, wording=wording, marker=marker, labels=labels)
+        try:
+            suffixes.append(tokenizer.encode(pieces, limit=limit))
+        except TooManyTokens as error:
+            faults.append(question_too_long(question.id, error.counted, limit))
+    if faults:
+        raise InvalidRequest(faults)
+    return Prompt(prefix_ids, tuple(suffixes))
+
+
+def render_state(state: Content, tokenizer: ChatTokenizer, wording: Wording) -> OpenTurn:
+    """Render a state and the task; the user's turn stays open for a question.
+
+    Raises:
+        InvalidRequest: the state's messages are malformed, or the model's template refuses them.
+    """
+    messages = messages_of(state)
+    task = {"role": "user", "content": wording.task}
+    try:
+        return tokenizer.render([*messages, task])
+    except TemplateRefused as error:
+        raise InvalidRequest([_refused_message(state, messages, task, tokenizer, error)]) from None
+
+
+def _refused_message(
+    state: Content,
+    messages: list[dict[str, Any]],
+    task: dict[str, Any],
+    tokenizer: ChatTokenizer,
+    error: TemplateRefused,
+) -> Fault:
+    def fails(count: int) -> bool:
+        try:
+            tokenizer.render([*messages[:count], task])
+        except TemplateRefused:
+            return True
+        return False
+
+    # A message that breaks the template breaks it for every longer transcript, too.
+    count = bisect_left(range(1, len(messages) + 1), True, key=fails)
+    index = min(count, len(messages) - 1)
+    transcript = transcript_of(state)
+    loc = ("state",) if transcript is None else (*transcript[1], index)
+    return Fault(
+        "bad_message",
+        loc,
+        f"Message {index} cannot be shown by the model's chat template: {error}. Check its role, "
+        "its place in the chat and its tool calls.",
+    )
+
+
+def suffix_pieces(
+    question: Question, turn: OpenTurn, *, wording: Wording, marker: str, labels: Sequence[str]
+) -> list[Piece]:
+    """Show a question, close the user's turn, and open the answer."""
+    return [question_text(question, wording, labels), *turn.after, marker]

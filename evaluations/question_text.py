@@ -1,0 +1,102 @@
+"""How a question is written: its instructions, then one option to a line behind its label.
+
+A choice's keys are the caller's business and stay hidden, unless an option has no description.
+Further lines of any text are indented, so that none can pass for an option of its own. Pure.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import assert_never
+
+from evaluations.questions import (
+    ChoiceQuestion,
+    Content,
+    NoulQuestion,
+    Question,
+    ScoreQuestion,
+)
+from evaluations.transcripts import Loc, content_text
+from evaluations.wording import Wording
+
+_INDENT = "   "
+
+
+def question_text(question: Question, wording: Wording, labels: Sequence[str]) -> str:
+    """Write a question and its options.
+
+    Args:
+        question: what is asked; its id is not shown.
+        wording: what is said around the caller's texts.
+        labels: texts of the labels; the first ones are given out in order.
+
+    Raises:
+        InvalidRequest: a text is nested too deeply to be written out.
+    """
+    loc: Loc = ("questions", question.id)
+    asked = _text(question.instructions, (*loc, "instructions"))
+    options: Iterable[str]
+    match question:
+        case NoulQuestion():
+            default, options = wording.asks_noul, _sides(question, asked, wording, loc)
+        case ChoiceQuestion():
+            default, options = wording.asks_choice, _choices(question, loc)
+        case ScoreQuestion():
+            default, options = wording.asks_score, _levels(question, wording, loc)
+        case _:
+            assert_never(question)
+    lines = [wording.question + _indented(asked or default)]
+    lines += [f"{label}: {_indented(text)}" for label, text in zip(labels, options, strict=False)]
+    return "\n".join(lines)
+
+
+def option_count(question: Question) -> int:
+    """How many labels a question needs."""
+    match question:
+        case NoulQuestion():
+            return 2
+        case ChoiceQuestion():
+            return len(question.options)
+        case ScoreQuestion():
+            return len(question.levels)
+        case _:
+            assert_never(question)
+
+
+def _sides(
+    question: NoulQuestion, asked: str | None, wording: Wording, loc: Loc
+) -> tuple[str, str]:
+    yes = _text(question.true, (*loc, "criteria", "true"))
+    no = _text(question.false, (*loc, "criteria", "false"))
+    if asked is None:  # then only the described side says what the question is about
+        yes = yes or wording.other_holds
+        no = no or wording.other_holds
+    return (
+        wording.yes_described.format(text=yes) if yes else wording.yes,
+        wording.no_described.format(text=no) if no else wording.no,
+    )
+
+
+def _choices(question: ChoiceQuestion, loc: Loc) -> list[str]:
+    return [
+        _text(description, (*loc, "criteria")) or key
+        for key, description in question.options.items()
+    ]
+
+
+def _levels(question: ScoreQuestion, wording: Wording, loc: Loc) -> list[str]:
+    count = len(question.levels)
+    return [
+        _text(level, (*loc, "criteria", number - 1))
+        or wording.level.format(number=number, count=count)
+        for number, level in enumerate(question.levels, start=1)
+    ]
+
+
+def _text(content: Content | None, loc: Loc) -> str | None:
+    """Write content out; `None` where it says nothing: null, or text with nothing visible."""
+    if content is None or (isinstance(content, str) and not content.strip()):
+        return None
+    return content_text(content, loc)
+
+
+def _indented(text: str) -> str:
+    return f"\n{_INDENT}".join(text.splitlines())

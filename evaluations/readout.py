@@ -1,0 +1,247 @@
+"""How answers are read off the model: marker, label form and labels, proven for this tokenizer.
+
+After `Answer:` some models put their probability on the letter with a space before it, after
+`Answer:` and a line break on the bare letter. Asking for the wrong form renormalises noise, so both
+are measured on a fixed question when the service starts, and the heavier is taken.
+"""
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import takewhile
+
+from backend.client import Engine
+from backend.config import Config
+from backend.errors import TokenizerError
+from backend.tokenizer import ChatTokenizer, OpenTurn, Piece
+from evaluations.labels import Label, verified_labels
+from evaluations.prompts import render_state, suffix_pieces
+from evaluations.questions import NoulQuestion
+from evaluations.wording import DEFAULT_WORDING, Wording
+
+logger = logging.getLogger(__name__)
+
+UNIFORM_SHARE = 0.01
+"""The least label mass, as a share of what the labels would get if all tokens were equally likely.
+
+A model that answers puts thousands of times the uniform mass on its labels and a random one about
+as much as uniform, so this catches only nonsense: labels the model cannot produce at all.
+"""
+LOW_MASS = 0.1
+"""Below this label mass answers are rough, which is worth a warning."""
+
+_PROBE_STATE = "It is raining."
+_PROBE = NoulQuestion("probe", "Does the text speak of rain?")
+# What may stand before a question, and what may follow; a merge across would show in one of them.
+_BEFORE = ("x", "7", ".", ":", "。", "\u00e9", "e\u0301", "🙂", " ", "\n", "\r\n", "\t", ">")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """One way to ask for a label.
+
+    Attributes:
+        name: for the log.
+        after_marker: what is added to the wording's marker.
+        label_prefix: what the label's token begins with.
+    """
+
+    name: str
+    after_marker: str
+    label_prefix: str
+
+
+FORMS = (AnswerForm("spaced", "", " "), AnswerForm("bare", "\n", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Readout:
+    """Everything that shapes how a question is put to the model and its answer read.
+
+    Attributes:
+        tokenizer: the model's.
+        wording: what is said around the caller's texts.
+        marker: opens the assistant's answer.
+        labels: proven at the end of that marker, in the order they are given out.
+        label_mass: probability the model put on the labels of the probe.
+        version: short hash of all of this and of the model.
+    """
+
+    tokenizer: ChatTokenizer
+    wording: Wording
+    marker: str
+    labels: tuple[Label, ...]
+    label_mass: float
+    version: str
+
+    @property
+    def label_texts(self) -> tuple[str, ...]:
+        """The labels as options show them."""
+        return tuple(label.text for label in self.labels)
+
+    def label_ids(self, count: int) -> list[int]:
+        """The token ids of the first `count` labels."""
+        return [label.token_id for label in self.labels[:count]]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An answer form with the labels that hold in it.
+
+    Attributes:
+        form: the form.
+        marker: the whole text that opens the answer.
+        labels: as many as are wanted.
+    """
+
+    form: AnswerForm
+    marker: str
+    labels: tuple[Label, ...]
+
+
+def candidates(
+    tokenizer: ChatTokenizer, *, count: int, wording: Wording = DEFAULT_WORDING
+) -> list[Candidate]:
+    """Find the answer forms in which enough labels are single tokens. CPU work, for a thread.
+
+    Args:
+        tokenizer: the model's.
+        count: labels wanted.
+        wording: what is said around the caller's texts.
+
+    Raises:
+        TokenizerError: there is none, or question and prefix cannot be encoded apart.
+    """
+    prove_boundary(tokenizer, wording)
+    after = render_state(_PROBE_STATE, tokenizer, wording).after
+    found = [
+        Candidate(
+            form,
+            wording.marker + form.after_marker,
+            verified_labels(
+                _plain_end(after) + wording.marker + form.after_marker,
+                form.label_prefix,
+                count,
+                encode_texts=tokenizer.encode_texts,
+                decode=tokenizer.decode,
+            ),
+        )
+        for form in FORMS
+    ]
+    enough = [candidate for candidate in found if len(candidate.labels) == count]
+    if not enough:
+        most = max(len(candidate.labels) for candidate in found)
+        raise TokenizerError(
+            f"The tokenizer of {tokenizer.name} has only {most} labels that are one token, but "
+            f"OPENJEV_MAX_ANSWERS is {count}. Set it to at most {most}, or use another model."
+        )
+    return enough
+
+
+def prove_boundary(tokenizer: ChatTokenizer, wording: Wording) -> None:
+    """Check that the tokenizer never merges across the place where prefix and suffix meet.
+
+    Raises:
+        TokenizerError: it does.
+    """
+    for text in _BEFORE:
+        for task in (wording.task, text + wording.task):
+            before, after = task, wording.question + text
+            apart = [ids for part in tokenizer.encode_texts([before, after]) for ids in part]
+            if tokenizer.encode_texts([before + after])[0] != apart:
+                raise TokenizerError(
+                    f"The tokenizer of {tokenizer.name} merges the end of the task with the "
+                    "question after it, so that a state could not be shared by questions. Use "
+                    "another model."
+                )
+
+
+def _plain_end(pieces: Sequence[Piece]) -> str:
+    """The text after the last control token."""
+    ending = takewhile(lambda piece: isinstance(piece, str), reversed(pieces))
+    return "".join(reversed([str(piece) for piece in ending]))
+
+
+async def choose_readout(
+    found: Sequence[Candidate],
+    tokenizer: ChatTokenizer,
+    client: Engine,
+    config: Config,
+    *,
+    deadline: float,
+    wording: Wording = DEFAULT_WORDING,
+) -> Readout:
+    """Ask the model the probe in every form and take the one it answers in.
+
+    Args:
+        found: what `candidates` returned.
+        tokenizer: the model's.
+        client: the engine.
+        config: names the model.
+        deadline: of all calls together; loop time in seconds.
+        wording: what is said around the caller's texts.
+
+    Raises:
+        TokenizerError: the model answers in none of them.
+        EngineError: a call failed.
+    """
+    turn = render_state(_PROBE_STATE, tokenizer, wording)
+    masses = [
+        await _label_mass(candidate, turn, tokenizer, client, deadline, wording)
+        for candidate in found
+    ]
+    mass = max(masses)
+    chosen = found[masses.index(mass)]
+    named = ", ".join(f"{c.form.name} {m:.3g}" for c, m in zip(found, masses, strict=True))
+    logger.info("Label mass on the probe: %s; taking %s.", named, chosen.form.name)
+    if mass < UNIFORM_SHARE * 2 / tokenizer.vocabulary_size:
+        raise TokenizerError(
+            f"The model puts a probability of {mass:.2g} on the labels of a simple question, which "
+            f"is next to none: the tokenizer of {tokenizer.name} does not belong to it, or it "
+            "cannot answer in this form. Use another model."
+        )
+    if mass < LOW_MASS:
+        logger.warning("The model hardly answers with labels (mass %.2g): expect noise.", mass)
+    version = readout_version(chosen, tokenizer, config, wording)
+    return Readout(tokenizer, wording, chosen.marker, chosen.labels, mass, version)
+
+
+async def _label_mass(
+    candidate: Candidate,
+    turn: OpenTurn,
+    tokenizer: ChatTokenizer,
+    client: Engine,
+    deadline: float,
+    wording: Wording,
+) -> float:
+    texts = [label.text for label in candidate.labels]
+    suffix = suffix_pieces(_PROBE, turn, wording=wording, marker=candidate.marker, labels=texts)
+    answer = await client.label_logprobs(
+        tokenizer.encode([*turn.before, *suffix]),
+        [label.token_id for label in candidate.labels[:2]],
+        rid=f"openjev.probe.{candidate.form.name}",
+        deadline=deadline,
+        routing_key="openjev.probe",
+    )
+    return math.fsum(map(math.exp, answer.logprobs))
+
+
+def readout_version(
+    chosen: Candidate, tokenizer: ChatTokenizer, config: Config, wording: Wording
+) -> str:
+    """Hash everything that shapes a probability: 12 hexadecimal digits."""
+    weights = config.selected.weights
+    shaped_by = {
+        "model": config.model or (weights.sha256 if weights else config.served_model_name),
+        "revision": config.revision,
+        "template": tokenizer.template.source,
+        "variables": dict(tokenizer.template.variables),
+        "wording": asdict(wording),
+        "marker": chosen.marker,
+        "labels": [asdict(label) for label in chosen.labels],
+    }
+    canonical = json.dumps(shaped_by, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]

@@ -1,0 +1,135 @@
+"""One evaluation: prepare the prompt, warm the prefix up, ask all questions at once, read answers.
+
+Everything ends with the request: a failed or cancelled evaluation leaves no call behind. Admission
+and readiness are the caller's (`evaluations.runtime`).
+"""
+
+import asyncio
+import uuid
+from time import perf_counter
+
+from backend.client import Engine, LabelLogprobs
+from backend.config import Config
+from backend.errors import EngineTimeout
+from evaluations.admission import check_budgets
+from evaluations.exceptions import DeadlineExceeded
+from evaluations.prompts import Prompt, build_prompt
+from evaluations.question_text import option_count
+from evaluations.questions import Evaluation, EvaluationRequest, Timing
+from evaluations.readout import Readout
+from evaluations.scoring import answer_from
+
+
+async def evaluate(
+    request: EvaluationRequest, *, readout: Readout, client: Engine, config: Config
+) -> Evaluation:
+    """Answer every question of a request.
+
+    Args:
+        request: what is asked.
+        readout: how it is shown and read.
+        client: the engine.
+        config: limits, deadline, temperature and confidence.
+
+    Raises:
+        InvalidRequest: the state cannot be shown, or a token budget is exceeded; no engine call
+            was made.
+        DeadlineExceeded: `config.request_timeout` seconds were not enough.
+        EngineError: a call failed; the others were cancelled.
+    """
+    deadline = asyncio.get_running_loop().time() + config.request_timeout
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await _evaluate(request, readout, client, config, deadline)
+    except (TimeoutError, EngineTimeout):
+        raise DeadlineExceeded(
+            f"The evaluation took longer than {config.request_timeout:g} seconds. Send fewer "
+            "questions or a shorter state, or try again when the server is less busy."
+        ) from None
+
+
+async def _evaluate(
+    request: EvaluationRequest, readout: Readout, client: Engine, config: Config, deadline: float
+) -> Evaluation:
+    begun = perf_counter()
+    prompt = await asyncio.to_thread(_prepare, request, readout, config)
+    calls = _Calls(client, uuid.uuid4().hex, deadline)
+    prepared = perf_counter()
+    warm_up = await calls.ask(prompt.prefix_ids, readout.label_ids(1))
+    warmed = perf_counter()
+    branches = await _ask_all(request, prompt, readout, calls)
+    finished = perf_counter()
+    answers = {
+        question.id: answer_from(
+            question, branch.logprobs, temperature=config.temperature, method=config.confidence
+        )
+        for question, branch in zip(request.questions, branches, strict=True)
+    }
+    cached = [branch.cached_tokens for branch in branches]
+    known = [tokens for tokens in cached if tokens is not None]
+    return Evaluation(
+        answers=answers,
+        input_tokens=sum(call.prompt_tokens for call in (warm_up, *branches)),
+        output_tokens=sum(call.completion_tokens for call in (warm_up, *branches)),
+        prefix_tokens=len(prompt.prefix_ids),
+        cached_tokens=sum(known) if len(known) == len(cached) else None,
+        timing=Timing(
+            prepare=prepared - begun, prefill=warmed - prepared, branches=finished - warmed
+        ),
+    )
+
+
+def _prepare(request: EvaluationRequest, readout: Readout, config: Config) -> Prompt:
+    prompt = build_prompt(
+        request,
+        tokenizer=readout.tokenizer,
+        wording=readout.wording,
+        marker=readout.marker,
+        labels=readout.label_texts,
+        limit=config.max_input_tokens,
+    )
+    check_budgets(
+        len(prompt.prefix_ids),
+        [len(ids) for ids in prompt.suffix_ids],
+        [question.id for question in request.questions],
+        max_input_tokens=config.max_input_tokens,
+        max_total_input_tokens=config.max_total_input_tokens,
+    )
+    return prompt
+
+
+class _Calls:
+    """The engine calls of one evaluation, numbered."""
+
+    def __init__(self, client: Engine, key: str, deadline: float) -> None:
+        self._client = client
+        self._key = key
+        self._deadline = deadline
+        self._count = 0
+
+    async def ask(self, input_ids: list[int], label_ids: list[int]) -> LabelLogprobs:
+        # All rids are of one width: SGLang aborts every call whose rid *begins* with the one named.
+        rid = f"{self._key}.{self._count:04d}"
+        self._count += 1
+        return await self._client.label_logprobs(
+            input_ids, label_ids, rid=rid, deadline=self._deadline, routing_key=self._key
+        )
+
+
+async def _ask_all(
+    request: EvaluationRequest, prompt: Prompt, readout: Readout, calls: _Calls
+) -> list[LabelLogprobs]:
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(
+                    calls.ask(
+                        prompt.prefix_ids + suffix_ids, readout.label_ids(option_count(question))
+                    )
+                )
+                for question, suffix_ids in zip(request.questions, prompt.suffix_ids, strict=True)
+            ]
+    except ExceptionGroup as failures:
+        # The first failure is why the siblings were cancelled.
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
