@@ -118,6 +118,11 @@ class GgufFile:
         except (struct.error, IndexError, MemoryError, OverflowError) as error:
             raise self._refusal("it ends early or its header is damaged") from error
 
+    def release_pages(self) -> None:
+        """Give the mapped pages back to the system; they are read again where a view needs them."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._bytes.madvise(mmap.MADV_DONTNEED)
+
     def _refusal(self, reason: str) -> GgufError:
         return GgufError(f"The weights file {self.path} cannot be used: {reason}.")
 
