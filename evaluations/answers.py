@@ -13,7 +13,7 @@ from evaluations.questions import Answer, ChoiceAnswer, Evaluation, NoulAnswer, 
 
 
 class IndexedField(StrictField):
-    """A sequence that goes out as an object with the keys `"0"`, `"1"`, …"""
+    """A sequence that goes out as an object with the keys `"0"`, `"1"` and so on."""
 
     must_be = "a sequence"
 
@@ -140,7 +140,7 @@ class ModelsSerializer(serializers.Serializer[Any]):
 
     models = ModelSerializer(many=True)
     object = TypeField("list")
-    data = ModelEntrySerializer(many=True)
+    data = ModelEntrySerializer(many=True)  # type: ignore[assignment] # a field, not the property
 
 
 class LimitsSerializer(serializers.Serializer[Any]):

@@ -39,7 +39,7 @@ class AsyncAPIView(APIView):
             log_request(request, CLIENT_CLOSED_REQUEST, started)
             raise
         self.headers = self.default_response_headers
-        self.response = self.finalize_response(self.request, response, *args, **kwargs)
+        self.response = self.finalize_response(self.request, response, *args, **kwargs)  # type: ignore[arg-type] # the stubs know no plain HttpResponse here
         log_request(request, self.response.status_code, started)
         return _rendered(self.response, self.request)
 

@@ -97,7 +97,7 @@ def refusal_of(error: Exception, request: HttpRequest | Any) -> Refusal:
             return Refusal(504, str(error))
         case engine.EngineError():
             return Refusal(502, str(error))
-        case Http404() | drf.NotFound():
+        case Http404():
             return _not_found(request)
         case RequestDataTooBig():
             return Refusal(413, "The request body is larger than this server takes.")
@@ -106,7 +106,7 @@ def refusal_of(error: Exception, request: HttpRequest | Any) -> Refusal:
         case PermissionDenied():
             return Refusal(403, "Access is denied.")
         case drf.APIException():
-            return _framework_refusal(error)
+            return _framework_refusal(error, request)
         case _:
             return _unforeseen(error, request)
 
@@ -141,7 +141,7 @@ def _plain(refusal: Refusal) -> JsonResponse:
     )
 
 
-def _framework_refusal(error: drf.APIException) -> Refusal:
+def _framework_refusal(error: drf.APIException, request: HttpRequest | Any) -> Refusal:
     headers: dict[str, str] = {}
     challenge = getattr(error, "auth_header", None)
     if challenge:
@@ -149,8 +149,13 @@ def _framework_refusal(error: drf.APIException) -> Refusal:
     message = str(error.detail)
     if isinstance(error, drf.NotAcceptable):
         message = "This address answers in application/json, which the Accept header excludes."
+    elif isinstance(error, drf.UnsupportedMediaType):
+        message = (
+            f"The content type {(request.content_type or '')[:80]!r} is not accepted. "
+            "Send the body as JSON, with `Content-Type: application/json`."
+        )
     elif isinstance(error, drf.MethodNotAllowed):
-        message = message.removesuffix(".") + " at this address."
+        message = f"{(request.method or '')[:20]} is not allowed at this address."
     return Refusal(error.status_code, message, headers=headers)
 
 

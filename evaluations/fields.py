@@ -155,9 +155,7 @@ class NoulCriteriaField(StrictField):
             raise FieldFaults(Fault("missing", (), message))
         sides = {side: data.get(side) for side in ("true", "false")}
         faults = [
-            wrong_type(
-                f"`criteria.{side}`", "a string, an object, an array or null", value, side
-            )
+            wrong_type(f"`criteria.{side}`", "a string, an object, an array or null", value, side)
             for side, value in sides.items()
             if value is not None and not isinstance(value, _CONTENT)
         ]

@@ -17,6 +17,7 @@ from django.http import QueryDict
 from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.parsers import BaseParser
 from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
 
 from evaluations.exceptions import Fault, InvalidRequest
 from evaluations.fields import shortened
@@ -165,6 +166,23 @@ def _malformed(message: str, kind: str = "json_invalid") -> InvalidRequest:
     return InvalidRequest([Fault(kind, (), message)])
 
 
+def parsed_body(request: Request) -> Any:
+    """Read a request's body with the parser that its content type names; without one as JSON.
+
+    Django REST framework by itself takes a body without `Content-Length` (a chunked one) for an
+    empty one; the header is therefore set from the body as received.
+
+    Raises:
+        InvalidRequest: see `parse_json`.
+        UnsupportedMediaType: no parser takes this content type.
+    """
+    body: bytes = request.body
+    if not body or not request.content_type:
+        return parse_json(body)
+    request.META["CONTENT_LENGTH"] = str(len(body))
+    return request.data
+
+
 class StrictJSONParser(BaseParser):
     """`application/json`."""
 
@@ -202,8 +220,5 @@ class PageFormParser(BaseParser):
         """
         content = QueryDict(stream.read(), encoding="utf-8").get("_content")
         if content is None:
-            raise UnsupportedMediaType(
-                self.media_type,
-                "Send the body as JSON, with the header `Content-Type: application/json`.",
-            )
+            raise UnsupportedMediaType(self.media_type)
         return parse_json(str(content).encode("utf-8", "surrogatepass"))

@@ -1,11 +1,10 @@
 """What a request may say: one definition for validation, the API's description and the page.
 
 A request comes in as JSON values and leaves as `EvaluationRequest`, or as an `InvalidRequest` that
-lists every fault. Whether a model is served, how many tokens there are and what a transcript's
-messages hold is decided elsewhere.
+lists every fault. Whether a model is served and how many tokens there are is decided elsewhere.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -34,6 +33,7 @@ from evaluations.questions import (
     Question,
     ScoreQuestion,
 )
+from evaluations.transcripts import messages_of, transcript_of
 
 _INSTRUCTIONS = "What is asked: text, or structured content that the model reads as JSON."
 
@@ -104,9 +104,7 @@ class NoulSerializer(ObjectSerializer):
     def question(self, identity: str, values: Mapping[str, Any]) -> NoulQuestion:
         """Build the question from what `run_validation` returned."""
         sides = values["criteria"] or {}
-        return NoulQuestion(
-            identity, values["instructions"], sides.get("true"), sides.get("false")
-        )
+        return NoulQuestion(identity, values["instructions"], sides.get("true"), sides.get("false"))
 
 
 class ChoiceSerializer(ObjectSerializer):
@@ -224,8 +222,23 @@ def read_evaluation(body: Any) -> EvaluationRequest:
     """
     if not isinstance(body, dict):
         raise InvalidRequest([wrong_type("The body", "a JSON object", body)])
+    faults: list[Fault] = []
+    values: dict[str, Any] = {}
     try:
         values = _EVALUATION.run_validation(body)
     except FieldFaults as error:
-        raise InvalidRequest(error.faults) from None
+        faults += error.faults
+    faults += _transcript_faults(body.get("state"))
+    if faults:
+        raise InvalidRequest(faults)
     return EvaluationRequest(values["model"], values["state"], values["questions"])
+
+
+def _transcript_faults(state: Any) -> Sequence[Fault]:
+    if transcript_of(state) is None:
+        return ()
+    try:
+        messages_of(state)
+    except InvalidRequest as error:
+        return error.faults
+    return ()
