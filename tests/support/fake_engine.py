@@ -178,6 +178,7 @@ class FakeEngine:
         self, request: web.Request, handler: Callable[[web.Request], Any]
     ) -> web.StreamResponse:
         self.requests.append(f"{request.method} {request.path}")
+        await self._notify()
         expected = f"Bearer {self.api_key}"
         if (
             self.api_key is not None

@@ -1,0 +1,38 @@
+"""Wait until something answers `/health` with 200."""
+
+import asyncio
+
+from backend.errors import EngineError
+from backend.transport import AiohttpTransport
+
+_PAUSE_SECONDS = 0.2
+# SGLang's /health takes at least a second: it runs a token through the model
+_PROBE_SECONDS = 5.0
+
+
+async def wait_until_healthy(url: str, *, seconds: float) -> bool:
+    """Ask `url`/health again and again.
+
+    Args:
+        url: address of an engine or of the API.
+        seconds: how long to keep asking.
+
+    Returns:
+        Whether it became healthy in time.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    transport = AiohttpTransport(url)
+    try:
+        while (now := loop.time()) < deadline:
+            try:
+                probe_deadline = min(deadline, now + _PROBE_SECONDS)
+                status, _ = await transport.get("/health", deadline=probe_deadline)
+            except EngineError:
+                status = 0
+            if status == 200:
+                return True
+            await asyncio.sleep(_PAUSE_SECONDS)
+        return False
+    finally:
+        await transport.aclose()

@@ -1,0 +1,45 @@
+"""Runs a command and takes its whole process group down once whoever started it is gone.
+
+A program of its own that needs only the standard library: `python -P keeper.py COMMAND …`, started
+as the leader of a new session with a pipe as its standard input. The end of that pipe means that
+the starter has died, by whatever signal: then the group is killed, grandchildren included. (Linux'
+parent-death signal reaches only the direct child, and other systems have none.) The keeper never
+writes to standard output, which belongs to the command.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+NOT_FOUND = 127
+
+
+def main(argv: list[str]) -> int:
+    """Run `argv` to its end.
+
+    Returns:
+        Its exit code; 128 + N when signal N ended it.
+    """
+    # handlers instead of SIG_IGN: an ignored signal would stay ignored in the command
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda _number, _frame: None)
+    try:
+        command = subprocess.Popen(argv, stdin=subprocess.DEVNULL)  # noqa: S603 - the starter's
+    except OSError as error:
+        print(f"cannot run {argv[0]}: {error.strerror}", file=sys.stderr)
+        return NOT_FOUND
+    threading.Thread(target=_kill_group_at_end_of_input, daemon=True).start()
+    code = command.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _kill_group_at_end_of_input() -> None:
+    while os.read(0, 1024):
+        pass
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

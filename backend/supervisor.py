@@ -1,0 +1,194 @@
+"""One engine process: start it, relay what it says, notice its end, end all of it.
+
+Knows processes and nothing of HTTP or readiness. The engine runs in a session of its own, so a
+terminal's Ctrl-C reaches only us, and a signal to its group reaches its workers too.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+logger = logging.getLogger("openjev.engine")
+
+MAX_LINE = 2000
+_LAST_LINES = 10
+_KEEPER = Path(__file__).with_name("keeper.py")
+_LINE_BREAK = re.compile(rb"[\r\n]+")
+# how long output written just before the end may take to arrive
+_LAST_OUTPUT_SECONDS = 0.3
+_KILLED_SECONDS = 5.0
+
+
+class EngineProcess:
+    """A command under supervision; not started until `start`.
+
+    Args:
+        argv: the command.
+        environment: its whole environment.
+        cwd: its working directory.
+        secrets: texts that are replaced by `***` in what it says.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        cwd: Path,
+        secrets: Sequence[str] = (),
+    ) -> None:
+        self._argv = [sys.executable, "-P", str(_KEEPER), *argv]
+        self._environment = dict(environment)
+        self._cwd = cwd
+        self._last = deque[str](maxlen=_LAST_LINES)
+        self._relay = LineRelay(self._heard, secrets)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: asyncio.ReadTransport | None = None
+        self._exited: asyncio.Future[int] | None = None
+
+    @property
+    def group(self) -> int | None:
+        """Process group of the engine; `None` before the start."""
+        return self._process.pid if self._process else None
+
+    async def start(self) -> None:
+        """Start the command and begin to relay its output.
+
+        Raises:
+            OSError: no process could be started.
+        """
+        loop = asyncio.get_running_loop()
+        self._exited = loop.create_future()
+        self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - our own command, at start-up
+            self._argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=self._environment,
+            cwd=self._cwd,
+            start_new_session=True,
+        )
+        # A thread, because asyncio's own wait() hangs for as long as a grandchild holds the
+        # output pipe (CPython gh-119710).
+        threading.Thread(
+            target=self._await_exit, args=(loop, self._process, self._exited), daemon=True
+        ).start()
+        self._pipe, _ = await loop.connect_read_pipe(lambda: self._relay, self._process.stdout)
+
+    async def wait(self) -> int:
+        """Wait for the command's end.
+
+        Returns:
+            Its exit code; 128 + N, or -N, when signal N ended it.
+        """
+        if self._exited is None:
+            raise RuntimeError("The engine has not been started.")
+        return await asyncio.shield(self._exited)
+
+    async def last_words(self) -> list[str]:
+        """The last lines the engine wrote, after a moment for those still on their way."""
+        await asyncio.wait([self._relay.closed], timeout=_LAST_OUTPUT_SECONDS)
+        return list(self._last)
+
+    async def stop(self, grace: float) -> None:
+        """End the whole process group; does nothing when it has not been started.
+
+        Args:
+            grace: seconds between SIGTERM and SIGKILL; 0 kills at once.
+        """
+        if self._process is None or self._exited is None:
+            return
+        if grace > 0 and not self._exited.done():
+            _signal_group(self._process.pid, signal.SIGTERM)
+            await asyncio.wait([self._exited], timeout=grace)
+        # also when the leader has gone: its children may not have
+        _signal_group(self._process.pid, signal.SIGKILL)
+        await asyncio.wait([self._exited], timeout=_KILLED_SECONDS)
+        if self._pipe is not None:
+            self._pipe.close()
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+    def _heard(self, line: str) -> None:
+        self._last.append(line)
+        logger.info("%s", line)
+
+    @staticmethod
+    def _await_exit(
+        loop: asyncio.AbstractEventLoop,
+        process: subprocess.Popen[bytes],
+        exited: asyncio.Future[int],
+    ) -> None:
+        code = process.wait()
+        _signal_group(process.pid, signal.SIGKILL)
+        with suppress(RuntimeError):  # the loop has been closed
+            loop.call_soon_threadsafe(exited.set_result, code)
+
+
+class LineRelay(asyncio.Protocol):
+    """Cuts a stream into lines, hides secrets in them and hands them on.
+
+    Args:
+        emit: takes each line that is not blank, at most `MAX_LINE` characters and an ellipsis.
+        secrets: texts to hide.
+
+    Attributes:
+        closed: done when the stream has ended.
+    """
+
+    def __init__(self, emit: Callable[[str], None], secrets: Sequence[str] = ()) -> None:
+        self._emit = emit
+        self._secrets = [secret for secret in secrets if secret]
+        self._longest = max(map(len, self._secrets), default=0)
+        self._keep = 4 * MAX_LINE + self._longest
+        self._pending = b""
+
+    @property
+    def closed(self) -> asyncio.Future[None]:
+        """Done when the stream has ended."""
+        return self._closed
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on the lines that are complete; keep a bounded part of the one that is not."""
+        *lines, rest = _LINE_BREAK.split(self._pending + data)
+        for line in lines:
+            self._hand_on(line)
+        self._pending = rest[: self._keep]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Hand on the last line."""
+        self._hand_on(self._pending)
+        self._pending = b""
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def _hand_on(self, raw: bytes) -> None:
+        line = raw[: self._keep].decode("utf-8", "replace")
+        for secret in self._secrets:
+            line = line.replace(secret, "***")
+        if len(raw) >= self._keep:
+            line = line[: len(line) - self._longest]  # what may be the beginning of a secret
+        if len(line) > MAX_LINE:
+            line = f"{line[:MAX_LINE]}…"
+        if line.strip():
+            self._emit(line)
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    # PermissionError: how macOS says that only a zombie is left
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

@@ -1,0 +1,63 @@
+"""A tiny ASGI application for tests of the server: health, a slow answer, and a lifespan log.
+
+`/health` asks the engine that the settings name; `/slow` answers after a second, `/stuck` never;
+everything else answers at once. On shut-down it waits for requests in flight and prints `drained`.
+With `TINY_ASGI_REFUSES` set it refuses to start.
+"""
+
+import asyncio
+import os
+import sys
+
+from django.conf import settings
+
+from backend.client import EngineClient
+
+in_flight = 0
+
+
+async def application(scope, receive, send):
+    """Serve one connection."""
+    if scope["type"] == "lifespan":
+        await _lifespan(receive, send)
+        return
+    global in_flight
+    in_flight += 1
+    try:
+        if scope["path"] == "/slow":
+            print("slow request", file=sys.stderr, flush=True)
+            await asyncio.sleep(1.0)
+        if scope["path"] == "/stuck":
+            print("stuck request", file=sys.stderr, flush=True)
+            await asyncio.sleep(300.0)
+        status = 200
+        if scope["path"] == "/health" and not await _engine_is_healthy():
+            status = 503
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+    finally:
+        in_flight -= 1
+
+
+async def _engine_is_healthy():
+    client = EngineClient(settings.OPENJEV.backend_url)
+    try:
+        return await client.is_healthy(deadline=asyncio.get_running_loop().time() + 5)
+    finally:
+        await client.aclose()
+
+
+async def _lifespan(receive, send):
+    while True:
+        event = await receive()
+        if event["type"] == "lifespan.startup":
+            if os.environ.get("TINY_ASGI_REFUSES"):
+                await send({"type": "lifespan.startup.failed", "message": "no readout"})
+                return
+            await send({"type": "lifespan.startup.complete"})
+        else:
+            while in_flight:  # noqa: ASYNC110 - a test's stand-in
+                await asyncio.sleep(0.01)
+            print("drained", file=sys.stderr, flush=True)
+            await send({"type": "lifespan.shutdown.complete"})
+            return
