@@ -1,0 +1,79 @@
+"""An engine that lives in the test: answers what it is told to and remembers what it was asked."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from backend.client import EngineDescription, LabelLogprobs
+from backend.errors import EngineUnavailable
+
+Answer = Callable[["Call"], Awaitable[tuple[float, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One asked call."""
+
+    input_ids: tuple[int, ...]
+    label_ids: tuple[int, ...]
+    rid: str
+    deadline: float
+    routing_key: str
+
+
+async def first_label_wins(call: Call) -> tuple[float, ...]:
+    """The first label gets 3/4 of what the labels get together, the others share the rest."""
+    others = len(call.label_ids) - 1
+    return (-0.3, *([-1.4] * others))
+
+
+@dataclass
+class StandIn:
+    """Stands in for `backend.client.Engine`."""
+
+    answer: Answer = first_label_wins
+    model: str = "tiny/random"
+    max_input_tokens: int = 1_000_000
+    cached_tokens: int | None = 7
+    healthy: bool = True
+    reachable: bool = True
+    calls: list[Call] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    under_way: int = 0
+    health_checks: int = 0
+    closed: bool = False
+
+    async def label_logprobs(
+        self,
+        input_ids: Sequence[int],
+        label_ids: Sequence[int],
+        *,
+        rid: str,
+        deadline: float,
+        routing_key: str,
+    ) -> LabelLogprobs:
+        call = Call(tuple(input_ids), tuple(label_ids), rid, deadline, routing_key)
+        self.calls.append(call)
+        self.under_way += 1
+        try:
+            logprobs = await self.answer(call)
+        except asyncio.CancelledError:
+            self.cancelled.append(rid)
+            raise
+        finally:
+            self.under_way -= 1
+        return LabelLogprobs(logprobs, len(input_ids), 1, self.cached_tokens)
+
+    async def describe(self, *, deadline: float) -> EngineDescription:
+        if not self.reachable:
+            raise EngineUnavailable("The engine cannot be reached.")
+        return EngineDescription(
+            self.model, self.max_input_tokens + 6, self.max_input_tokens, "1", True, True
+        )
+
+    async def is_healthy(self, *, deadline: float) -> bool:
+        self.health_checks += 1
+        return self.healthy
+
+    async def aclose(self) -> None:
+        self.closed = True
