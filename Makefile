@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev weights run test lint types unit coverage format clean
+.PHONY: help setup setup-dev weights run test lint types unit test-fidelity format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,11 @@ unit: $(VENV)/.dev ## Only the fast tests
 
 test: lint types ## Lint, type-check and run every test that needs no extra installation
 	$(BIN)/pytest -m "not fidelity" --cov --cov-report=term --cov-fail-under=95
+
+test-fidelity: ## Compare with transformers and torch on the same weights (installs them; slow)
+	$(PYTHON) -m venv .venv-fidelity
+	.venv-fidelity/bin/pip install --quiet -r requirements-fidelity.txt
+	.venv-fidelity/bin/pytest -m fidelity
 
 format: $(VENV)/.dev ## Format the code
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,47 @@
+"""The product as users meet it: one fixture per model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import free_port
+from tests.support.served import Served, serve
+
+
+@pytest.fixture(scope="session")
+def tiny_environ(tiny_gguf: Path) -> dict[str, str]:
+    """The settings that put the tiny random model behind the product."""
+    return {
+        "OPENJEV_PROFILE": "embedded-0.5b",
+        "OPENJEV_MODEL": str(tiny_gguf),
+        "OPENJEV_SERVED_MODEL_NAME": "tiny/random",
+    }
+
+
+@pytest.fixture
+def tiny_product(tmp_path: Path, tiny_environ: dict[str, str]) -> Iterator[Served]:
+    """`runbackend` on the tiny random model, started anew for each test that may kill it."""
+    ports = {"port": free_port(), "backend_port": free_port()}
+    with serve(tmp_path, **ports, seconds=60, environ=tiny_environ) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def tiny_shared(
+    tmp_path_factory: pytest.TempPathFactory, tiny_environ: dict[str, str]
+) -> Iterator[Served]:
+    """`runbackend` on the tiny random model, for tests that leave it as it is."""
+    ports = {"port": free_port(), "backend_port": free_port()}
+    where = tmp_path_factory.mktemp("tiny-product")
+    with serve(where, **ports, seconds=60, environ=tiny_environ) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """`runbackend` on the default profile's real weights (mark such tests `model`)."""
+    ports = {"port": free_port(), "backend_port": free_port()}
+    where = tmp_path_factory.mktemp("product")
+    with serve(where, **ports, seconds=1200, environ={}) as served:
+        yield served

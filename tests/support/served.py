@@ -1,0 +1,101 @@
+"""The whole product as a user starts it: `manage.py runbackend` in a process of its own."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+STOP_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running `runbackend`.
+
+    Attributes:
+        url: of the public API.
+        engine_url: of its engine.
+        process: the command itself.
+        log: where everything it prints goes.
+    """
+
+    url: str
+    engine_url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def family(self) -> list[psutil.Process]:
+        """The command and every process below it."""
+        command = psutil.Process(self.process.pid)
+        return [command, *command.children(recursive=True)]
+
+    def engine(self) -> psutil.Process:
+        """The process that runs the model."""
+        marks = "backend.embedded"
+        (engine,) = [
+            process
+            for process in self.family()
+            if marks in process.cmdline() and process.cmdline()[1] == "-m"
+        ]
+        return engine
+
+    def evaluate(self, body: object) -> httpx.Response:
+        """Post one evaluation."""
+        return httpx.post(f"{self.url}/v1/systemone", json=body, timeout=120)
+
+
+@contextmanager
+def serve(
+    tmp_path: Path, *, port: int, backend_port: int, seconds: float, environ: Mapping[str, str]
+) -> Iterator[Served]:
+    """Start `runbackend`, wait until it is ready, and stop it at the end.
+
+    Args:
+        tmp_path: where the log goes.
+        port: of the API.
+        backend_port: of the engine.
+        seconds: how long the start may take.
+        environ: `OPENJEV_*` variables; those of the surrounding environment do not count.
+    """
+    log = tmp_path / "runbackend.log"
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPENJEV_")}
+    command = [sys.executable, "manage.py", "runbackend"]
+    command += ["--port", str(port), "--backend-port", str(backend_port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**inherited, **environ},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    served = Served(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{backend_port}", process, log)
+    try:
+        _wait_until_ready(served, seconds)
+        yield served
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(STOP_SECONDS)
+
+
+def _wait_until_ready(served: Served, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if served.process.poll() is not None:
+            break
+        try:
+            if httpx.get(f"{served.url}/health", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise AssertionError(f"runbackend did not become ready.\n{served.log.read_text()}")
