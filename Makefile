@@ -13,15 +13,16 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  Variables: PORT=$(PORT) PROFILE=$(PROFILE) PYTHON=$(PYTHON)"
 
-$(VENV)/.run: requirements.txt
+$(VENV)/.run: requirements.txt requirements-pages.txt
+	@echo "Installing into $(VENV); this takes about a minute."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -r requirements.txt
+	$(BIN)/pip install --quiet --no-deps -r requirements-pages.txt
 	@touch $@
 
-$(VENV)/.dev: requirements.txt requirements-dev.txt
-	$(PYTHON) -m venv $(VENV)
+$(VENV)/.dev: $(VENV)/.run requirements-dev.txt
 	$(BIN)/pip install --quiet -r requirements-dev.txt
-	@touch $@ $(VENV)/.run
+	@touch $@
 
 setup: $(VENV)/.run weights ## Create .venv, install, fetch and verify the weights
 

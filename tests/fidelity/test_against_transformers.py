@@ -15,9 +15,8 @@ from backend.config import load_config
 from backend.embedded.weights import locate
 from evaluations.prompts import build_prompt
 from evaluations.question_text import option_count
-from evaluations.questions import EvaluationRequest
 from evaluations.runtime import Runtime
-from evaluations.serializers import parse_request
+from evaluations.serializers import read_evaluation
 from tests.conftest import free_port
 from tests.support.served import serve
 
@@ -104,9 +103,7 @@ async def _readout(config):
 
 
 def _branches(state, readout, config):
-    request: EvaluationRequest = parse_request(
-        {"model": "jev-latest", "state": state, "questions": QUESTIONS}, config
-    )
+    request = read_evaluation({"model": "jev-latest", "state": state, "questions": QUESTIONS})
     prompt = build_prompt(
         request,
         tokenizer=readout.tokenizer,
