@@ -38,12 +38,10 @@ class Grouped:
 
     def dequantise(self) -> Floats:
         """The weights, `(rows, inputs)`."""
-        weights: Floats = self.codes.astype(np.float32)
-        weights *= self.scale[..., None]
+        weights: Floats = self.codes * self.scale[..., None]
         if self.offset is not None:
             weights += self.offset[..., None]
-        rows: Floats = weights.reshape(len(weights), -1)
-        return rows
+        return weights.reshape(len(weights), -1)
 
 
 def dequantise(encoding: TensorType, raw: Bytes) -> Floats:
@@ -59,7 +57,8 @@ def dequantise(encoding: TensorType, raw: Bytes) -> Floats:
     plain = floats(encoding, raw)
     if plain is None:
         return group(encoding, raw).dequantise()
-    return np.asarray(plain, np.float32)
+    rows: Floats = plain.astype(np.float32)
+    return rows
 
 
 def vector(tensor: Tensor) -> Floats:
