@@ -16,6 +16,7 @@ SECRET_KEY = "unused: nothing is signed"  # noqa: S105 - there are no sessions, 
 DEBUG = False
 ALLOWED_HOSTS = ["*"]  # no link is built from the Host header
 APPEND_SLASH = False  # a redirect would lose the body of a POST
+TIME_ZONE = "UTC"
 USE_TZ = True
 USE_I18N = False
 

@@ -91,11 +91,11 @@ def test_a_bad_request_is_refused_in_a_sentence(tiny_shared, change, named):
 
 
 def test_the_routes_around_it_answer(tiny_shared):
-    get = httpx.Client(base_url=tiny_shared.url).get
-    assert get("/health").json()["status"] == "ok"
-    assert get("/health/live").status_code == 200
-    assert "tiny/random" in get("/v1/models").text
-    assert get("/v1/limits").json()["max_answers"] == 64
+    with httpx.Client(base_url=tiny_shared.url) as client:
+        assert client.get("/health").json()["status"] == "ok"
+        assert client.get("/health/live").status_code == 200
+        assert "tiny/random" in client.get("/v1/models").text
+        assert client.get("/v1/limits").json()["max_answers"] == 64
 
 
 def test_no_prompt_reaches_the_log(tiny_shared):
