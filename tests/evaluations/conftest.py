@@ -1,8 +1,10 @@
-"""The API in-process, on a runtime that answers at once."""
+"""The API in-process on a runtime that answers at once, and the core on a tiny vocabulary."""
 
+import asyncio
 import dataclasses
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,12 @@ from django.conf import LazySettings
 from django.http import HttpResponse
 from django.test import AsyncClient
 
+from backend.config import Config, load_config
+from backend.tokenizer import ChatTokenizer
+from backend.vocabulary import vocabulary_from_gguf
+from evaluations.readout import Readout, candidates, choose_readout
 from tests.evaluations.stand_in import StandInRuntime
+from tests.support.stand_in import StandIn
 
 Post = Callable[..., Awaitable[HttpResponse]]
 Configure = Callable[..., None]
@@ -51,3 +58,25 @@ def configure(settings: LazySettings) -> Configure:
         settings.OPENJEV = dataclasses.replace(settings.OPENJEV, **values)
 
     return change
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer(tiny_gguf: Path) -> ChatTokenizer:
+    """The tokenizer of the tiny random model."""
+    return ChatTokenizer(vocabulary_from_gguf(tiny_gguf))
+
+
+@pytest.fixture
+def config() -> Config:
+    """The defaults, for an engine that serves the tiny random model."""
+    config, problems = load_config({})
+    assert not problems
+    return dataclasses.replace(config, served_model_name="tiny/random")
+
+
+@pytest.fixture(scope="session")
+def readout(tiny_tokenizer: ChatTokenizer) -> Readout:
+    """A verified readout of the tiny vocabulary."""
+    config, _ = load_config({})
+    found = candidates(tiny_tokenizer, count=config.max_answers)
+    return asyncio.run(choose_readout(found, tiny_tokenizer, StandIn(), config, deadline=1e9))
