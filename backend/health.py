@@ -5,7 +5,9 @@ import asyncio
 from backend.errors import EngineError
 from backend.transport import AiohttpTransport
 
-_PAUSE_SECONDS = 0.2
+_FIRST_PAUSE_SECONDS = 0.1
+# a large model loads for minutes: asked less and less often, but told of at most this late
+_LONGEST_PAUSE_SECONDS = 1.0
 # SGLang's /health takes at least a second: it runs a token through the model
 _PROBE_SECONDS = 5.0
 
@@ -23,6 +25,7 @@ async def wait_until_healthy(url: str, *, seconds: float) -> bool:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     transport = AiohttpTransport(url)
+    pause = _FIRST_PAUSE_SECONDS
     try:
         while (now := loop.time()) < deadline:
             try:
@@ -32,7 +35,8 @@ async def wait_until_healthy(url: str, *, seconds: float) -> bool:
                 status = 0
             if status == 200:
                 return True
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(pause)
+            pause = min(1.2 * pause, _LONGEST_PAUSE_SECONDS)
         return False
     finally:
         await transport.aclose()

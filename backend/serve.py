@@ -156,8 +156,9 @@ def _embedded_engine(config: Config, port: int) -> EngineProcess:
     from backend.embedded.weights import WeightsError, locate
 
     try:
+        if config.model is None:  # the profile says nothing about another model's needs
+            require_memory(config.selected)
         weights = locate(config)
-        require_memory(config.selected)
     except WeightsError as error:
         raise LaunchError(str(error)) from None
     command = embedded_command(config, weights, port=port)

@@ -7,7 +7,7 @@ from backend.health import wait_until_healthy
 
 
 async def test_it_waits_until_the_answer_is_200(fake_engine, monkeypatch):
-    monkeypatch.setattr(health, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(health, "_FIRST_PAUSE_SECONDS", 0.01)
     fake_engine.healthy = False
     waiting = asyncio.create_task(wait_until_healthy(fake_engine.url, seconds=10))
     await fake_engine.wait_for(lambda engine: len(engine.requests) >= 3)

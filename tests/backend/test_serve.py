@@ -1,0 +1,177 @@
+"""What is settled and looked at before anything starts."""
+
+import logging
+import socket
+
+import pytest
+from django.conf import settings
+
+from backend import serve as serving
+from backend.launch import LaunchError
+from backend.serve import Options, configure, serve
+from tests.conftest import free_port
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - named, never listened on
+
+
+@pytest.fixture(autouse=True)
+def unchanged_settings(monkeypatch):
+    monkeypatch.setattr(settings, "OPENJEV", settings.OPENJEV)
+    monkeypatch.setattr(settings, "OPENJEV_PROBLEMS", settings.OPENJEV_PROBLEMS)
+    for name in ("OPENJEV_PROFILE", "OPENJEV_BACKEND_URL", "OPENJEV_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Stand-ins for all that starts something; what they were given."""
+    given = {}
+
+    async def run(**parts):
+        given.update(parts)
+        return 7
+
+    monkeypatch.setattr(serving, "run", run)
+    monkeypatch.setattr(serving, "_embedded_engine", lambda config, port: ("engine", port))
+    return given
+
+
+def told(options, check=list):
+    lines = []
+    code = serve(options, say=lines.append, check=check)
+    return code, lines
+
+
+def test_the_command_line_is_applied_to_the_settings():
+    config = configure(Options(profile="embedded-0.5b", backend_port=31000))
+    assert settings.OPENJEV is config
+    assert config.profile == "embedded-0.5b"
+    assert config.served_model_name == "Qwen/Qwen2.5-Coder-0.5B-Instruct"
+    assert config.backend_url == "http://127.0.0.1:31000"
+
+
+def test_without_a_profile_the_environments_holds(monkeypatch):
+    monkeypatch.setenv("OPENJEV_PROFILE", "qwen36")
+    assert configure(Options()).profile == "qwen36"
+
+
+def test_a_variable_still_overrides_the_profile_of_the_command_line(monkeypatch):
+    monkeypatch.setenv("OPENJEV_MAX_INPUT_TOKENS", "777")
+    assert configure(Options(profile="embedded")).max_input_tokens == 777
+
+
+def test_connecting_sets_the_engines_address():
+    assert configure(Options(connect="http://gpu:30000/")).backend_url == "http://gpu:30000"
+
+
+def test_an_address_that_is_none_names_the_option():
+    with pytest.raises(LaunchError, match="--connect is 'gpu:30000'"):
+        configure(Options(connect="gpu:30000"))
+
+
+def test_bad_settings_are_checked_with_the_profile_applied_before_anything_starts(started):
+    def check():
+        assert settings.OPENJEV.profile == "embedded-0.5b"
+        raise LaunchError("a bad setting")
+
+    with pytest.raises(LaunchError, match="a bad setting"):
+        told(Options(profile="embedded-0.5b"), check)
+    assert started == {}
+
+
+def test_a_profile_for_sglang_is_not_started_but_can_be_connected_to(started):
+    with pytest.raises(LaunchError, match=r"needs SGLang.*--connect"):
+        told(Options(profile="qwen36"))
+    assert started == {}
+
+
+def test_the_engine_alone_is_probed_itself(started):
+    port = free_port()
+    code, lines = told(Options(engine_only=True, backend_port=port))
+    assert code == 7
+    assert started["engine"] == ("engine", port)
+    assert started["api"] is started["lifespan"] is None
+    assert started["probe_url"] == f"http://127.0.0.1:{port}"
+    assert lines == [
+        "Model   Qwen/Qwen2.5-Coder-1.5B-Instruct (profile embedded)",
+        f"Engine  http://127.0.0.1:{port}",
+    ]
+
+
+@pytest.mark.parametrize("which", ["port", "backend_port"])
+def test_a_taken_port_is_told_before_weights_are_fetched(started, monkeypatch, which):
+    monkeypatch.setattr(serving, "_embedded_engine", lambda *_: pytest.fail("too early"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = {"port": free_port(), "backend_port": free_port()}
+        ports[which] = taken.getsockname()[1]
+        with pytest.raises(LaunchError, match=f"--{which.replace('_', '-')}"):
+            told(Options(**ports))
+
+
+def test_an_address_setting_without_effect_is_told(started, monkeypatch):
+    monkeypatch.setenv("OPENJEV_BACKEND_URL", "http://gpu:30000")
+    _, lines = told(Options(engine_only=True, backend_port=free_port()))
+    assert lines[0].startswith("Warning: OPENJEV_BACKEND_URL has no effect")
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "warned"),
+    [
+        ("127.0.0.1", None, False),
+        ("localhost", None, False),
+        ("[::1]", None, False),
+        (EVERYWHERE, None, True),
+        ("api.example", None, True),
+        (EVERYWHERE, "secret", False),
+    ],
+)
+def test_an_open_api_without_a_key_is_warned_of(host, key, warned, monkeypatch):
+    if key:
+        monkeypatch.setenv("OPENJEV_API_KEY", key)
+    options = Options(host=host)
+    warnings = serving._warnings(options, configure(options))
+    assert any("without a key" in warning for warning in warnings) is warned
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:80"),
+        (EVERYWHERE, "http://127.0.0.1:80"),
+        ("::", "http://[::1]:80"),
+        ("[::1]", "http://[::1]:80"),
+        ("api.example", "http://api.example:80"),
+    ],
+)
+def test_the_api_is_probed_where_it_can_be_reached(host, address):
+    assert serving._address(serving._reachable(host), 80) == address
+
+
+def test_the_embedded_engine_is_built_from_verified_weights(tiny_gguf, monkeypatch):
+    monkeypatch.setenv("OPENJEV_MODEL", str(tiny_gguf))
+    engine = serving._embedded_engine(configure(Options()), 31000)
+    assert engine.group is None  # not started
+
+
+def test_missing_weights_and_memory_are_reasons_not_to_start(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENJEV_MODEL", str(tmp_path / "missing.gguf"))
+    with pytest.raises(LaunchError, match=r"missing\.gguf"):
+        serving._embedded_engine(configure(Options()), 31000)
+    monkeypatch.delenv("OPENJEV_MODEL")
+    monkeypatch.setattr("backend.embedded.memory.available_memory", lambda: 10**6)
+    monkeypatch.setattr(
+        "backend.embedded.weights.locate", lambda config: pytest.fail("fetched before the check")
+    )
+    with pytest.raises(LaunchError, match="free memory"):
+        serving._embedded_engine(configure(Options()), 31000)
+
+
+def test_logging_goes_to_stderr_unless_the_settings_say_how(monkeypatch):
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", logging.WARNING)
+    serving._log_to_stderr()
+    (handler,) = root.handlers
+    assert root.level == logging.INFO
+    serving._log_to_stderr()
+    assert root.handlers == [handler]
