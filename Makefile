@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev weights run test lint types unit test-fidelity format clean
+.PHONY: help setup setup-dev weights run smoke test lint types unit test-fidelity format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ weights: $(VENV)/.run ## Fetch and verify the weights of PROFILE
 
 run: $(VENV)/.run ## Start engine and API on PORT, with the model of PROFILE
 	$(BIN)/python manage.py runbackend --profile $(PROFILE) --port $(PORT)
+
+smoke: $(VENV)/.run ## Put the server on PORT through the smoke test
+	$(BIN)/python manage.py smoke http://127.0.0.1:$(PORT)
 
 lint: $(VENV)/.dev ## Lint and check the formatting
 	$(BIN)/ruff check .
