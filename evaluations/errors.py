@@ -12,7 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.core.exceptions import (
+    BadRequest,
+    PermissionDenied,
+    RequestDataTooBig,
+    SuspiciousOperation,
+)
 from django.http import Http404, HttpRequest, JsonResponse
 from rest_framework import exceptions as drf
 from rest_framework.response import Response
@@ -101,7 +106,7 @@ def refusal_of(error: Exception, request: HttpRequest | Any) -> Refusal:
             return _not_found(request)
         case RequestDataTooBig():
             return Refusal(413, "The request body is larger than this server takes.")
-        case SuspiciousOperation():
+        case SuspiciousOperation() | BadRequest():
             return Refusal(400, "The request is malformed.")
         case PermissionDenied():
             return Refusal(403, "Access is denied.")

@@ -166,20 +166,28 @@ def _malformed(message: str, kind: str = "json_invalid") -> InvalidRequest:
     return InvalidRequest([Fault(kind, (), message)])
 
 
+def received_body(request: Request) -> bytes:
+    """Give the body as it was received, whatever its `Content-Length` claims.
+
+    Django REST framework by itself takes a body without that header (a chunked one) for an empty
+    one, and Django fails on a header that is no number; so the header is set from the body.
+    """
+    request.META["CONTENT_LENGTH"] = ""
+    body: bytes = request.body
+    request.META["CONTENT_LENGTH"] = str(len(body))
+    return body
+
+
 def parsed_body(request: Request) -> Any:
     """Read a request's body with the parser that its content type names; without one as JSON.
-
-    Django REST framework by itself takes a body without `Content-Length` (a chunked one) for an
-    empty one; the header is therefore set from the body as received.
 
     Raises:
         InvalidRequest: see `parse_json`.
         UnsupportedMediaType: no parser takes this content type.
     """
-    body: bytes = request.body
+    body = received_body(request)
     if not body or not request.content_type:
         return parse_json(body)
-    request.META["CONTENT_LENGTH"] = str(len(body))
     return request.data
 
 

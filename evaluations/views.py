@@ -20,7 +20,7 @@ from evaluations.async_view import AsyncAPIView
 from evaluations.catalogue import is_served, limits_body, model_body, models_body
 from evaluations.examples import example_request
 from evaluations.page import EvaluationPageRenderer
-from evaluations.parsers import PageFormParser, StrictJSONParser, parsed_body
+from evaluations.parsers import PageFormParser, StrictJSONParser, parsed_body, received_body
 from evaluations.questions import EvaluationRequest
 from evaluations.runtime import get_runtime
 from evaluations.serializers import read_evaluation
@@ -135,10 +135,15 @@ class UnknownRouteView(AsyncAPIView):
     http_method_names: list[str] = []  # noqa: RUF012 - so declared upstream
     view_is_async = True  # Django finds this out from the handlers, of which there are none
 
+    @property
+    def default_response_headers(self) -> dict[str, str]:
+        """There is nothing to allow a method on."""
+        return {}
+
     async def http_method_not_allowed(  # type: ignore[override]
         self, request: Request, *args: Any, **kwargs: Any
     ) -> Response:
-        """There is nothing to allow a method on."""
+        """Answer 404 to every method."""
         raise Http404
 
 
@@ -147,6 +152,6 @@ def _wants_page(request: Request) -> bool:
 
 
 async def _read(request: Request) -> EvaluationRequest:
-    if len(request.body) <= INLINE_BYTES:
+    if len(received_body(request)) <= INLINE_BYTES:
         return read_evaluation(parsed_body(request))
     return await asyncio.to_thread(lambda: read_evaluation(parsed_body(request)))
