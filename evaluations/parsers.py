@@ -27,7 +27,8 @@ MAX_NESTING = 128
 writers and the chat template of any later stage share with the server's own stack."""
 
 _MAX_NAMED = 20
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# A string, or what is left of one that never ends: so that no character is looked at twice.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")

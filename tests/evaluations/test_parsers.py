@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -134,6 +135,21 @@ def test_brackets_inside_texts_and_side_by_side_are_no_nesting() -> None:
     text = '[{"' * 1000 + '\\"'
     assert parse_json(json.dumps([text] * 3).encode()) == [text] * 3
     assert parse_json(b"[" + b"[]," * 500 + b"[]]") == [[]] * 501
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 200 + b'"' + b'\\"' * 500_000,
+        b"[" * 200 + b'"' + b"\\" * 999_999,
+        b'{"a":' * 200 + b'"a' * 500_000,
+        b"[" * 200 + b"[]," * 300_000,
+    ],
+)
+def test_hostile_bodies_are_refused_in_time_that_grows_with_their_size(body: bytes) -> None:
+    started = time.process_time()
+    assert refused(body)
+    assert time.process_time() - started < 5  # about 0.1; growing with the square: minutes
 
 
 def test_number_of_faults_named_is_bounded() -> None:
