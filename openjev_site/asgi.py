@@ -15,6 +15,7 @@ _django = get_asgi_application()  # before whatever needs the settings or the ap
 
 from django.conf import settings  # noqa: E402
 from django.core.exceptions import ImproperlyConfigured  # noqa: E402
+from django.core.handlers.asgi import ASGIHandler  # noqa: E402
 
 from backend.config import Config, Problem  # noqa: E402
 from evaluations.runtime import get_runtime  # noqa: E402
@@ -37,9 +38,7 @@ def refuse_fatal(problems: Iterable[Problem]) -> None:
         raise ImproperlyConfigured("OpenJev cannot start with these settings.\n" + "\n".join(fatal))
 
 
-def wrap(
-    django: ASGI3Application, config: Config, runtime: Callable[[], Startable]
-) -> ASGI3Application:
+def wrap(django: ASGIHandler, config: Config, runtime: Callable[[], Startable]) -> ASGI3Application:
     """Put the wrappers around Django, the outermost last.
 
     Args:
@@ -56,4 +55,4 @@ def wrap(
 
 
 refuse_fatal(settings.OPENJEV_PROBLEMS)
-application = wrap(cast("ASGI3Application", _django), settings.OPENJEV, get_runtime)
+application = wrap(_django, settings.OPENJEV, get_runtime)

@@ -60,9 +60,9 @@ class ScalarFinder(BaseFinder):
             find_all: whether to answer with a list.
         """
         found = bundle() if path == STATIC_NAME else None
-        if find_all:
-            return [str(found)] if found else []
-        return str(found) if found else None
+        if found is None:
+            return []  # what Django takes for "not found", one asked for or all
+        return [str(found)] if find_all else str(found)
 
     def list(self, ignore_patterns: Iterable[str] | None) -> Iterator[tuple[str, Storage]]:
         """List what there is to collect, with the storage to read it from.
