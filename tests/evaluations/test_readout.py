@@ -1,0 +1,133 @@
+import logging
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backend.chat_template import ChatTemplate
+from backend.config import Config
+from backend.errors import TokenizerError
+from backend.tokenizer import ChatTokenizer
+from backend.vocabulary import vocabulary_from_gguf
+from evaluations.readout import Readout, candidates, choose_readout, prove_boundary
+from evaluations.wording import DEFAULT_WORDING, Wording
+from tests.support.stand_in import Call, StandIn
+
+
+def engine(tokenizer: ChatTokenizer, **mass: float) -> StandIn:
+    """An engine that puts the given masses on the two labels of either form."""
+
+    async def answer(call: Call) -> tuple[float, ...]:
+        form = "spaced" if tokenizer.decode(call.label_ids[:1]) == " A" else "bare"
+        return (math.log(mass[form] * 0.75), math.log(mass[form] * 0.25))
+
+    return StandIn(answer)
+
+
+async def choose(
+    tokenizer: ChatTokenizer, config: Config, wording: Wording = DEFAULT_WORDING, **mass: float
+) -> Readout:
+    found = candidates(tokenizer, count=config.max_answers, wording=wording)
+    client = engine(tokenizer, **mass)
+    return await choose_readout(found, tokenizer, client, config, deadline=1e9, wording=wording)
+
+
+@pytest.mark.parametrize(
+    ("mass", "marker", "first"),
+    [
+        ({"spaced": 0.7, "bare": 0.002}, "Answer:", " A"),
+        ({"spaced": 0.002, "bare": 0.7}, "Answer:\n", "A"),
+    ],
+)
+async def test_form_with_the_heavier_label_mass_is_taken_and_logged(
+    tiny_tokenizer: ChatTokenizer,
+    config: Config,
+    caplog: pytest.LogCaptureFixture,
+    mass: dict[str, float],
+    marker: str,
+    first: str,
+) -> None:
+    caplog.set_level(logging.INFO)
+    chosen = await choose(tiny_tokenizer, config, **mass)
+    assert chosen.marker == marker
+    assert tiny_tokenizer.decode(chosen.label_ids(1)) == first
+    assert chosen.label_mass == pytest.approx(0.7)
+    assert "0.7" in caplog.text
+    assert "0.002" in caplog.text
+
+
+async def test_probe_asks_at_the_end_of_a_real_prompt(
+    tiny_tokenizer: ChatTokenizer, config: Config
+) -> None:
+    client = engine(tiny_tokenizer, spaced=0.5, bare=0.5)
+    found = candidates(tiny_tokenizer, count=config.max_answers)
+    await choose_readout(found, tiny_tokenizer, client, config, deadline=5.0)
+    texts = [tiny_tokenizer.decode(call.input_ids) for call in client.calls]
+    for text, marker in zip(texts, ("Answer:", "Answer:\n"), strict=True):
+        assert text.endswith("<|im_end|>\n<|im_start|>assistant\n" + marker)
+    assert {call.deadline for call in client.calls} == {5.0}
+
+
+async def test_model_that_never_answers_with_labels_is_refused(
+    tiny_tokenizer: ChatTokenizer, config: Config
+) -> None:
+    with pytest.raises(TokenizerError, match="next to none"):
+        await choose(tiny_tokenizer, config, spaced=1e-9, bare=1e-7)
+
+
+async def test_random_model_is_accepted_with_a_warning(
+    tiny_tokenizer: ChatTokenizer, config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    uniform = 2 / tiny_tokenizer.vocabulary_size
+    await choose(tiny_tokenizer, config, spaced=uniform / 5, bare=uniform / 9)
+    assert "expect noise" in caplog.text
+
+
+async def test_version_names_everything_that_shapes_a_probability(
+    tiny_gguf: Path, tiny_tokenizer: ChatTokenizer, config: Config
+) -> None:
+    base = await choose(tiny_tokenizer, config, spaced=0.7, bare=0.1)
+    again = await choose(tiny_tokenizer, config, spaced=0.6, bare=0.1)
+    assert again.version == base.version
+    assert len(base.version) == 12
+    vocabulary = vocabulary_from_gguf(tiny_gguf)
+    source = vocabulary.template.source.replace("You are Tiny.", "You are Small.")
+    other_template = ChatTokenizer(replace(vocabulary, template=ChatTemplate(source, {})))
+    others = [
+        await choose(tiny_tokenizer, config, spaced=0.1, bare=0.7),
+        await choose(tiny_tokenizer, replace(config, model="other/model"), spaced=0.7, bare=0.1),
+        await choose(tiny_tokenizer, replace(config, profile="qwen36"), spaced=0.7, bare=0.1),
+        await choose(tiny_tokenizer, replace(config, revision="main"), spaced=0.7, bare=0.1),
+        await choose(tiny_tokenizer, replace(config, max_answers=60), spaced=0.7, bare=0.1),
+        await choose(
+            tiny_tokenizer,
+            config,
+            replace(DEFAULT_WORDING, yes="Yes, indeed"),
+            spaced=0.7,
+            bare=0.1,
+        ),
+        await choose(other_template, config, spaced=0.7, bare=0.1),
+    ]
+    assert len({base.version, *(other.version for other in others)}) == len(others) + 1
+
+
+def test_tokenizer_with_too_few_labels_is_refused_by_name(
+    tiny_gguf: Path, tiny_tokenizer: ChatTokenizer
+) -> None:
+    with pytest.raises(TokenizerError) as refused:
+        candidates(tiny_tokenizer, count=287)
+    assert str(tiny_gguf) in str(refused.value)
+    assert "at most 286" in str(refused.value)
+
+
+def test_full_number_of_labels_is_found(tiny_tokenizer: ChatTokenizer) -> None:
+    for candidate in candidates(tiny_tokenizer, count=255):
+        assert len(candidate.labels) == 255
+
+
+def test_wording_that_merges_with_the_question_is_refused(tiny_tokenizer: ChatTokenizer) -> None:
+    # without the line break, the task's last "J" and the question's "A" are one token
+    wording = replace(DEFAULT_WORDING, task="J", question="A")
+    with pytest.raises(TokenizerError, match="merges the end of the task"):
+        prove_boundary(tiny_tokenizer, wording)
