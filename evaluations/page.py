@@ -20,13 +20,19 @@ class BodyForm(forms.Form):
     """The JSON body; the page's script sends it as such, a plain browser as a form field."""
 
     _content_type = forms.CharField(
+        label="",
         widget=forms.HiddenInput(attrs={"data-override": "content-type"}),
         initial=StrictJSONParser.media_type,
     )
     _content = forms.CharField(
         label="JSON",
         widget=forms.Textarea(
-            attrs={"data-override": "content", "rows": 28, "spellcheck": "false"}
+            attrs={
+                "data-override": "content",
+                "rows": 28,
+                "spellcheck": "false",
+                "style": "font-family: monospace",
+            }
         ),
     )
 

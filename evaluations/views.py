@@ -32,8 +32,7 @@ INLINE_BYTES = 65_536
 class SystemOneView(AsyncAPIView):
     """Post a state and typed questions about it; get answers with probabilities.
 
-    In a browser this address shows a form that holds an example: edit it, post it, and the answer
-    appears in its place.
+    In a browser this address shows a form with an example: edit it, post it, see the answer.
     """
 
     name = "System One"
