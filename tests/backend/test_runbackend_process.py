@@ -286,6 +286,16 @@ def test_a_port_lost_in_the_race_starts_nothing(start, ports):
     assert "fake engine" not in command.output
 
 
+def test_a_server_that_is_stopped_by_something_else_takes_the_engine_with_it(start, ports):
+    command = start(TINY, *ports)
+    command.wait_for("Ready in ")
+    processes = command.descendants()
+    thread, _ = in_thread(ports, "/reactor-stop")
+    assert command.ends() == 1
+    thread.join(5)
+    assert_gone(processes)
+
+
 def test_the_real_command_serves_the_embedded_engine_and_ends_clean(start, ports, tiny_gguf):
     command = start(COMMAND, *ports, OPENJEV_MODEL=str(tiny_gguf))
     command.wait_for("Ready in ")

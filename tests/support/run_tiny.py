@@ -13,7 +13,6 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "openjev_site.settings")
 
 import django
 from django.conf import settings
-from django.core.management.base import CommandError
 
 from backend import serve as serving
 from backend.launch import PROJECT_ROOT, LaunchError
@@ -49,7 +48,7 @@ def main() -> None:
     )
     try:
         sys.exit(serving.serve(options, say=lambda line: print(line, flush=True), check=list))
-    except (LaunchError, CommandError) as error:
+    except LaunchError as error:
         sys.exit(str(error))
 
 

@@ -1,7 +1,8 @@
 """A tiny ASGI application for tests of the server: health, a slow answer, and a lifespan log.
 
 `/health` asks the engine that the settings name; `/slow` answers after a second, `/stuck` never;
-everything else answers at once. On shut-down it waits for requests in flight and prints `drained`.
+`/reactor-stop` stops Twisted behind our back; everything else answers at once. On shut-down it
+waits for requests in flight and prints `drained`.
 With `TINY_ASGI_REFUSES` set it refuses to start.
 """
 
@@ -30,6 +31,10 @@ async def application(scope, receive, send):
         if scope["path"] == "/stuck":
             print("stuck request", file=sys.stderr, flush=True)
             await asyncio.sleep(300.0)
+        if scope["path"] == "/reactor-stop":
+            from twisted.internet import reactor
+
+            reactor.stop()
         status = 200
         if scope["path"] == "/health" and not await _engine_is_healthy():
             status = 503
