@@ -63,7 +63,7 @@ def dequantise(encoding: TensorType, raw: Bytes) -> Floats:
 
 def vector(tensor: Tensor) -> Floats:
     """A one-dimensional tensor as float32."""
-    return dequantise(tensor.type, tensor.raw)[0]
+    return dequantise(tensor.type, tensor.raw).reshape(-1)
 
 
 def floats(encoding: TensorType, raw: Bytes) -> npt.NDArray[np.floating[Any]] | None:

@@ -23,6 +23,7 @@ from backend.embedded.prefix_cache import Match, PrefixCache, as_ids
 MAX_PASS_TOKENS = 512
 # Branches of one evaluation arrive within milliseconds; a pass of one costs most of a pass of all.
 _GATHER_STEP, _GATHER_LIMIT = 0.002, 0.02
+_FAILED = "The engine failed."
 
 
 class QueueFull(Exception):
@@ -122,7 +123,7 @@ class Scheduler:
             QueueFull: they do not fit; none was queued.
         """
         with self._changed:
-            self._waiting = [one for one in self._waiting if not one.future.done()]
+            self._waiting = _alive(self._waiting)
             pending = len(self._waiting) + len(self._running)
             if self._closing or pending + len(requests) > self._queue_limit:
                 raise QueueFull
@@ -145,9 +146,9 @@ class Scheduler:
 
     @property
     def pending(self) -> tuple[int, int]:
-        """Requests that run and that wait."""
+        """Requests that run and that wait, without those nobody waits for."""
         with self._changed:
-            return len(self._running), len(self._waiting)
+            return len(_alive(self._running)), len(_alive(self._waiting))
 
     def _work(self) -> None:
         try:
@@ -160,9 +161,8 @@ class Scheduler:
         except BaseException as error:
             with self._changed:
                 self._closing = True
-                dropped = self._waiting + self._running
-            for request in dropped:
-                _settle(request, RuntimeError("The engine failed."))
+                dropped = self._waiting
+            _fail(dropped, RuntimeError(_FAILED))
             self.failure.set_result(error)
 
     def _next(self, model: Model) -> bool:
@@ -184,8 +184,10 @@ class Scheduler:
         except Cancelled:
             pass  # nobody is left who could be told
         except ArithmeticError as error:
-            for request in batch:
-                _settle(request, error)
+            _fail(batch, error)
+        except BaseException:
+            _fail(batch, RuntimeError(_FAILED))
+            raise
         finally:
             with self._changed:
                 self._running = []
@@ -207,7 +209,7 @@ class Scheduler:
 
     def _choose(self) -> tuple[list[Request], Match]:
         """Take the oldest request off the queue, with all that can be read in the same pass."""
-        self._waiting = [one for one in self._waiting if not one.future.done()]
+        self._waiting = _alive(self._waiting)
         if not self._waiting:
             return [], Match(None, 0, False)
         first = self._waiting[0]
@@ -277,7 +279,16 @@ class Scheduler:
 
 
 def _abandoned(batch: Sequence[Request]) -> bool:
-    return all(request.future.done() for request in batch)
+    return not _alive(batch)
+
+
+def _alive(batch: Sequence[Request]) -> list[Request]:
+    return [request for request in batch if not request.future.done()]
+
+
+def _fail(batch: Sequence[Request], error: Exception) -> None:
+    for request in batch:
+        _settle(request, error)
 
 
 def _settle(request: Request, outcome: Result | Exception) -> None:

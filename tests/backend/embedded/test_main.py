@@ -1,0 +1,155 @@
+"""The engine as a process: readiness, signals, a dead parent, a bad file, a taken port."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from backend.embedded.__main__ import main
+from tests.conftest import free_port, wait_until_healthy
+
+ROOT = Path(__file__).parents[3]
+WAIT = 20.0
+pytestmark = pytest.mark.process
+
+
+def start(path: Path, port: int, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "backend.embedded", "--gguf", str(path), "--port", str(port)]
+    return subprocess.Popen(
+        [*command, *arguments],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+
+
+def post(url: str, **body: Any) -> Any:
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=WAIT) as response:
+        return json.load(response)
+
+
+def test_running_engine_answers_and_reuses(tiny_engine: str) -> None:
+    for _ in range(2):
+        post(
+            f"{tiny_engine}/generate",
+            input_ids=list(range(50)),
+            sampling_params={"max_new_tokens": 1},
+        )
+        branch = post(
+            f"{tiny_engine}/generate",
+            input_ids=[*range(50), 7, 8],
+            sampling_params={"max_new_tokens": 1},
+            return_logprob=True,
+            token_ids_logprob=[3, 4],
+        )
+        assert branch["meta_info"]["cached_tokens"] == 50
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_it_with_code_0_and_its_log_is_one_line(
+    tiny_gguf: Path, number: signal.Signals
+) -> None:
+    port = free_port()
+    process = start(tiny_gguf, port, "--threads", "1")
+    url = f"http://127.0.0.1:{port}"
+    wait_until_healthy(url, process)
+    ids = [123, 456, 789] * 10
+    post(f"{url}/generate", input_ids=ids, sampling_params={"max_new_tokens": 1}, rid="name-of-it")
+    process.send_signal(number)
+    _, log = process.communicate(timeout=WAIT)
+    assert process.returncode == 0
+    (line,) = log.decode().splitlines()
+    assert "Engine ready: tiny.gguf" in line
+    assert "1 threads" in line
+
+
+def test_key_of_the_environment_is_required_and_never_shown(tiny_gguf: Path) -> None:
+    port = free_port()
+    process = start(tiny_gguf, port, OPENJEV_BACKEND_API_KEY="open-sesame")
+    try:
+        wait_until_healthy(f"http://127.0.0.1:{port}", process)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=WAIT)
+        refused.value.close()
+        assert refused.value.code == 401
+        assert "open-sesame" not in " ".join(psutil.Process(process.pid).cmdline())
+    finally:
+        process.terminate()
+        _, log = process.communicate(timeout=WAIT)
+    assert b"open-sesame" not in log
+
+
+def test_idle_engine_uses_no_cpu(tiny_gguf: Path) -> None:
+    port = free_port()
+    process = start(tiny_gguf, port)
+    try:
+        wait_until_healthy(f"http://127.0.0.1:{port}", process)
+        watched = psutil.Process(process.pid)
+        before = watched.cpu_times()
+        time.sleep(1.0)
+        after = watched.cpu_times()
+        assert after.user + after.system - before.user - before.system < 0.1
+    finally:
+        process.terminate()
+        process.communicate(timeout=WAIT)
+
+
+def test_engine_ends_when_its_parent_is_gone(tiny_gguf: Path) -> None:
+    port = free_port()
+    script = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen(sys.argv[1:])\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, "-m", "backend.embedded", "--gguf", str(tiny_gguf)]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, *command, "--port", str(port)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert parent.stdout is not None
+    engine = psutil.Process(int(parent.stdout.readline()))
+    wait_until_healthy(f"http://127.0.0.1:{port}", parent)
+    parent.kill()
+    parent.communicate(timeout=WAIT)
+    engine.wait(WAIT)  # raises if it is still there
+    assert not engine.is_running()
+
+
+def test_bad_file_is_code_1_and_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(b"not a model")
+    process = start(path, free_port())
+    _, log = process.communicate(timeout=WAIT)
+    assert process.returncode == 1
+    assert b"does not start with the letters GGUF" in log
+    assert b"Traceback" not in log
+
+
+def test_taken_port_is_code_1_and_a_sentence(tiny_engine: str, tiny_gguf: Path) -> None:
+    process = start(tiny_gguf, int(tiny_engine.rsplit(":", 1)[1]))
+    _, log = process.communicate(timeout=WAIT)
+    assert process.returncode == 1
+    assert b"cannot listen on 127.0.0.1" in log
+    assert b"Traceback" not in log
+
+
+def test_help_needs_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    assert "--cache-bytes" in capsys.readouterr().out
