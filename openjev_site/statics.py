@@ -18,6 +18,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.templatetags.static import static
 from django.utils.cache import get_conditional_response
 
+from openjev_site.handler import Handler
 from openjev_site.replies import method_not_allowed
 
 _FOR_EVER = "public, max-age=31536000, immutable"
@@ -45,7 +46,7 @@ def versioned(name: str) -> str:
     return f"{static(name)}?v={_fingerprint(*_identity(_locate(name)))}"
 
 
-class StaticFiles(ASGIStaticFilesHandler):
+class StaticFiles(ASGIStaticFilesHandler, Handler):  # type: ignore[misc] # stubs of a mixin
     """ASGI wrapper that answers everything under `STATIC_URL`."""
 
     def serve(self, request: HttpRequest) -> HttpResponse:

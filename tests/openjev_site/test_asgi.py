@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.core.handlers.asgi import ASGIHandler
 
 from backend.config import Config, load_config
-from openjev_site.asgi import refuse_fatal, wrap
 from openjev_site.decoding import zstd
+from openjev_site.edge import build_application, refuse_fatal
 from tests.openjev_site.exchange import DISCONNECT, Reply, body_events, exchange
 from tests.openjev_site.test_lifespan import FakeRuntime
 
@@ -23,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def app() -> Any:
     config: Config = settings.OPENJEV
-    return wrap(ASGIHandler(), config, FakeRuntime)  # type: ignore[arg-type]
+    return build_application(config, FakeRuntime)
 
 
 def assert_hybrid(reply: Reply, status: int) -> None:
