@@ -16,6 +16,7 @@ from daphne.server import Server, reactor, twisted_loop  # installs the reactor:
 from twisted.internet.tcp import Port
 
 from backend.launch import LaunchError
+from backend.uploads import bound_uploads
 
 Main = Callable[[], Coroutine[Any, Any, int]]
 
@@ -30,11 +31,19 @@ class ApiServer:
         host: address to listen on.
         port: TCP port.
         http_timeout: seconds after which an unanswered request is given up.
+        max_body_bytes: the longest body `application` takes.
     """
 
     def __init__(
-        self, application: ASGI3Application, *, host: str, port: int, http_timeout: float
+        self,
+        application: ASGI3Application,
+        *,
+        host: str,
+        port: int,
+        http_timeout: float,
+        max_body_bytes: int,
     ) -> None:
+        self._max_body_bytes = max_body_bytes
         self._where = f"{host}:{port}"
         self._server = Server(
             application,
@@ -90,5 +99,6 @@ class ApiServer:
         return unanswered or bool(reactor.getWriters())
 
     def _begin(self, main: Main) -> None:
+        bound_uploads(self._server, self._max_body_bytes)
         self._task = twisted_loop.create_task(main())
         self._task.add_done_callback(lambda _: self._server.stop())

@@ -128,6 +128,7 @@ def _serve_api(
         host=options.host,
         port=options.port,
         http_timeout=config.request_timeout + _HTTP_TIMEOUT_MARGIN,
+        max_body_bytes=config.max_body_bytes,
     )
     say(f"API     {_address(options.host, options.port)} (starting)")
     return api.run(
