@@ -24,7 +24,13 @@ logger = logging.getLogger(__name__)
 
 
 class AsyncAPIView(APIView):
-    """An `APIView` whose handlers are coroutines (`options` may stay as it is)."""
+    """An `APIView` whose handlers are coroutines (`options` may stay as it is).
+
+    Attributes:
+        log_level: of the line that each request leaves in the log.
+    """
+
+    log_level = logging.INFO
 
     async def dispatch(  # type: ignore[override] # upstream's is not a coroutine
         self, request: Any, *args: Any, **kwargs: Any
@@ -36,11 +42,11 @@ class AsyncAPIView(APIView):
         try:
             response = await self._respond(self.request, *args, **kwargs)
         except asyncio.CancelledError:
-            log_request(request, CLIENT_CLOSED_REQUEST, started)
+            log_request(request, CLIENT_CLOSED_REQUEST, started, level=self.log_level)
             raise
         self.headers = self.default_response_headers
         self.response = self.finalize_response(self.request, response, *args, **kwargs)  # type: ignore[arg-type] # the stubs know no plain HttpResponse here
-        log_request(request, self.response.status_code, started)
+        log_request(request, self.response.status_code, started, level=self.log_level)
         return _rendered(self.response, self.request)
 
     async def _respond(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponseBase:

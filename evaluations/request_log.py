@@ -28,17 +28,19 @@ def request_id_of(request: HttpRequest | Request) -> str:
     return str(scope.setdefault(SCOPE_KEY, f"req_{uuid.uuid4().hex}"))
 
 
-def log_request(request: HttpRequest | Request, status: int, started: float) -> None:
+def log_request(
+    request: HttpRequest | Request, status: int, started: float, *, level: int = logging.INFO
+) -> None:
     """Write the line of a finished request.
 
     Args:
         request: whose method, path and id to name.
         status: the HTTP status sent, or 499 where the client left before there was one.
         started: `time.perf_counter()` when the request came in.
+        level: of the line, unless the status is 500, which is an error whatever was asked.
     """
-    level = logging.ERROR if status == 500 else logging.INFO
     logger.log(
-        level,
+        logging.ERROR if status == 500 else level,
         "%s %s %r %d %.1f ms",
         request_id_of(request),
         request.method,

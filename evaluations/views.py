@@ -5,6 +5,7 @@ Validation, scoring and statuses live elsewhere, and so do the texts about the A
 """
 
 import asyncio
+import logging
 from typing import Any
 
 from django.conf import settings
@@ -95,6 +96,7 @@ class HealthView(AsyncAPIView):
     """Whether evaluations can be answered now; the engine is asked for real."""
 
     authentication_classes = ()
+    log_level = logging.DEBUG  # probes come every few seconds and say nothing new
 
     @schema.health
     async def get(self, request: Request) -> Response:
@@ -108,6 +110,7 @@ class LivenessView(AsyncAPIView):
     """Whether the process serves; the engine is not asked."""
 
     authentication_classes = ()
+    log_level = logging.DEBUG  # probes come every few seconds and say nothing new
 
     @schema.liveness
     async def get(self, request: Request) -> Response:

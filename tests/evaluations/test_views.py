@@ -210,6 +210,18 @@ async def test_health_says_whether_evaluations_are_answered(
     assert (await api.get("/health/live")).json() == {"status": "ok"}
 
 
+async def test_health_probes_leave_the_default_log_quiet(
+    api: AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        await api.get("/health")
+        await api.get("/health/live")
+    assert not caplog.records
+    with caplog.at_level(logging.DEBUG):
+        await api.get("/health")
+    assert "GET '/health'" in caplog.text
+
+
 async def test_request_leaves_one_line_without_its_content(
     post: Post, caplog: pytest.LogCaptureFixture
 ) -> None:
