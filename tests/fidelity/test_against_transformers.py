@@ -95,9 +95,11 @@ async def _readout(config):
     runtime = Runtime(config, EngineClient(config.backend_url))
     runtime.start()
     try:
-        while (await runtime.health()).status == "starting":
+        for _ in range(600):
+            if runtime.readout is not None:
+                return runtime.readout
             await asyncio.sleep(0.1)
-        return runtime.readout
+        pytest.fail("no readout within a minute")
     finally:
         await runtime.stop()
 
