@@ -6,17 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import free_port
-from tests.support.served import Served, serve
+from tests.support.served import Served, serve, tiny_settings
 
 
 @pytest.fixture(scope="session")
 def tiny_environ(tiny_gguf: Path) -> dict[str, str]:
     """The settings that put the tiny random model behind the product."""
-    return {
-        "OPENJEV_PROFILE": "embedded-0.5b",
-        "OPENJEV_MODEL": str(tiny_gguf),
-        "OPENJEV_SERVED_MODEL_NAME": "tiny/random",
-    }
+    return tiny_settings(tiny_gguf)
 
 
 @pytest.fixture

@@ -16,6 +16,15 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 STOP_SECONDS = 30.0
 
 
+def tiny_settings(gguf: Path) -> dict[str, str]:
+    """The settings that put the tiny random model behind the product."""
+    return {
+        "OPENJEV_PROFILE": "embedded-0.5b",
+        "OPENJEV_MODEL": str(gguf),
+        "OPENJEV_SERVED_MODEL_NAME": "tiny/random",
+    }
+
+
 @dataclass(frozen=True)
 class Served:
     """A running `runbackend`.
@@ -54,21 +63,29 @@ class Served:
 
 @contextmanager
 def serve(
-    tmp_path: Path, *, port: int, backend_port: int, seconds: float, environ: Mapping[str, str]
+    tmp_path: Path,
+    *,
+    port: int,
+    backend_port: int,
+    seconds: float,
+    environ: Mapping[str, str],
+    connect: str | None = None,
 ) -> Iterator[Served]:
     """Start `runbackend`, wait until it is ready, and stop it at the end.
 
     Args:
         tmp_path: where the log goes.
         port: of the API.
-        backend_port: of the engine.
+        backend_port: of the engine that is started.
         seconds: how long the start may take.
         environ: `OPENJEV_*` variables; those of the surrounding environment do not count.
+        connect: address of an engine that runs already; none is started then.
     """
     log = tmp_path / "runbackend.log"
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPENJEV_")}
-    command = [sys.executable, "manage.py", "runbackend"]
-    command += ["--port", str(port), "--backend-port", str(backend_port)]
+    engine_url = connect or f"http://127.0.0.1:{backend_port}"
+    command = [sys.executable, "manage.py", "runbackend", "--port", str(port)]
+    command += ["--connect", connect] if connect else ["--backend-port", str(backend_port)]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -77,7 +94,7 @@ def serve(
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-    served = Served(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{backend_port}", process, log)
+    served = Served(f"http://127.0.0.1:{port}", engine_url, process, log)
     try:
         _wait_until_ready(served, seconds)
         yield served
