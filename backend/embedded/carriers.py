@@ -60,7 +60,7 @@ class Hub:
         """See `Carrier`."""
         # Imported here: it costs half a second, which a start with weights at hand need not pay.
         from huggingface_hub import constants, hf_hub_url
-        from huggingface_hub.utils._headers import build_hf_headers
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
         if constants.is_offline_mode():
             raise CarrierFailed("HF_HUB_OFFLINE is set")

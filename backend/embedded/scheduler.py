@@ -34,6 +34,10 @@ class Aborted(Exception):
     """The request was abandoned on demand."""
 
 
+class EngineFailed(Exception):
+    """The computation broke down; the process is about to end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """What the model says about one prompt.
@@ -163,7 +167,7 @@ class Scheduler:
             with self._changed:
                 self._closing = True
                 dropped = self._waiting
-            _fail(dropped, RuntimeError(_FAILED))
+            _fail(dropped, EngineFailed(_FAILED))
             self.failure.set_result(error)
 
     def _next(self, model: Model) -> bool:
@@ -187,7 +191,7 @@ class Scheduler:
         except ArithmeticError as error:
             _fail(batch, error)
         except BaseException:
-            _fail(batch, RuntimeError(_FAILED))
+            _fail(batch, EngineFailed(_FAILED))
             raise
         finally:
             with self._changed:

@@ -26,7 +26,7 @@ from backend.embedded.generate import (
     parse,
 )
 from backend.embedded.model import Model
-from backend.embedded.scheduler import Aborted, QueueFull, Request, Scheduler
+from backend.embedded.scheduler import Aborted, EngineFailed, QueueFull, Request, Scheduler
 
 MAX_BODY_BYTES = 2**25
 _PROBE_SECONDS = 20.0
@@ -92,7 +92,7 @@ class EngineServer:
             return _error(str(error), 400)
         except QueueFull:
             return _object_error("The request queue is full.", 503, kind="503")
-        except (ArithmeticError, RuntimeError) as error:
+        except (ArithmeticError, EngineFailed) as error:
             return _error(str(error), 500)
         except web.HTTPRequestEntityTooLarge:
             return _error(f"The body is larger than {MAX_BODY_BYTES} bytes.", 413)
@@ -152,7 +152,7 @@ class EngineServer:
         try:
             self._scheduler.submit([probe])
             await asyncio.wait_for(asyncio.wrap_future(probe.future), _PROBE_SECONDS)
-        except (QueueFull, TimeoutError, Aborted, ArithmeticError, RuntimeError):
+        except (QueueFull, TimeoutError, Aborted, ArithmeticError, EngineFailed):
             return web.Response(status=503)
         return web.Response()
 

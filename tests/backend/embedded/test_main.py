@@ -1,5 +1,6 @@
 """The engine as a process: readiness, signals, a dead parent, a bad file, a taken port."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -122,6 +123,41 @@ def test_engine_ends_when_its_parent_is_gone(tiny_gguf: Path) -> None:
     parent.communicate(timeout=WAIT)
     engine.wait(WAIT)  # raises if it is still there
     assert not engine.is_running()
+
+
+def test_crash_of_the_computation_ends_the_process(tiny_gguf: Path) -> None:
+    port = free_port()
+    script = (
+        "import sys\n"
+        "from backend.embedded import __main__ as engine\n"
+        "from backend.embedded.model import Model\n"
+        "def crash(*arguments, **options):\n"
+        "    raise MemoryError\n"
+        "Model.forward = crash\n"
+        "sys.exit(engine.main(sys.argv[1:]))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, "--gguf", str(tiny_gguf), "--port", str(port)],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+    )
+    url = f"http://127.0.0.1:{port}"
+    wait_until_healthy(url, process)
+    body = {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 1}}
+    with contextlib.suppress(httpx.TransportError):  # it may be gone before it can answer
+        assert httpx.post(f"{url}/generate", json=body, timeout=WAIT).status_code == 500
+    _, log = process.communicate(timeout=WAIT)
+    assert process.returncode == 1
+    assert b"The computation failed." in log
+
+
+def test_unusable_setting_is_code_2(
+    tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OPENJEV_BACKEND_API_KEY", "not printable \n")
+    assert main(["--gguf", str(tiny_gguf)]) == 2
+    assert "OPENJEV_BACKEND_API_KEY" in caplog.text
+    assert "not printable" not in caplog.text
 
 
 def test_bad_file_is_code_1_and_a_sentence(tmp_path: Path) -> None:

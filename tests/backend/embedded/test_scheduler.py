@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backend.embedded.model import Cancelled, KeyValues, Model
-from backend.embedded.scheduler import Aborted, QueueFull, Request, Result, Scheduler
+from backend.embedded.scheduler import Aborted, EngineFailed, QueueFull, Request, Result, Scheduler
 
 WAIT = 20.0
 PREFIX = tuple(range(100, 160))
@@ -173,6 +173,23 @@ def test_cancelled_request_never_costs(
     assert model.passes == [[60], [20]]
 
 
+def test_cancelled_branch_does_not_disturb_its_companions(
+    model: WatchedModel, start: Callable[..., Scheduler]
+) -> None:
+    scheduler = start()
+    state = ask(scheduler, PREFIX)
+    assert model.entered.acquire(timeout=WAIT)
+    requests = [Request(f"b{n}", branch(n), (1, 2, 3)) for n in range(3)]
+    scheduler.submit(requests)
+    model.gate.release()
+    assert model.entered.acquire(timeout=WAIT)
+    requests[1].future.cancel()
+    model.open()
+    for request in (state, requests[0], requests[2]):
+        request.future.result(WAIT)
+    assert model.passes == [[60], [5, 5, 5]]
+
+
 def test_cancelled_pass_stops_and_is_not_cached(
     model: WatchedModel, start: Callable[..., Scheduler]
 ) -> None:
@@ -260,7 +277,7 @@ def test_crash_fails_everything_and_is_reported(
     model.open()
     assert isinstance(scheduler.failure.result(WAIT), MemoryError)
     for request in (running, waiting):
-        with pytest.raises(RuntimeError, match="engine failed"):
+        with pytest.raises(EngineFailed):
             request.future.result(WAIT)
     with pytest.raises(QueueFull):
         ask(scheduler, PREFIX)
