@@ -21,7 +21,8 @@ from backend.embedded.prefix_cache import Match, PrefixCache, as_ids
 
 # Tokens of one forward pass: bounds its memory, and how long a newcomer waits for the next one.
 MAX_PASS_TOKENS = 512
-# Branches of one evaluation arrive within milliseconds; a pass of one costs most of a pass of all.
+# Branches of one evaluation arrive within milliseconds. Measured with 16 over HTTP: without
+# waiting, the first is read alone in a pass of its own; with 2 ms, all are read in one.
 _GATHER_STEP, _GATHER_LIMIT = 0.002, 0.02
 _FAILED = "The engine failed."
 
