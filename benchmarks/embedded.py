@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 
 from backend.embedded.model import Model
-from backend.embedded.scheduler import Request, Result, Scheduler
+from backend.embedded.requests import Request, Result
+from backend.embedded.scheduler import Scheduler
 from backend.embedded.threads import ComputePool, available_cores, single_threaded_blas
 
 LABELS = 26

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from backend.embedded.scheduler import Result
+from backend.embedded.requests import Result
 
 # Positions a real engine keeps for itself: it refuses prompts of context - 6 tokens and more.
 RESERVED_TOKENS = 6

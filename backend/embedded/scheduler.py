@@ -11,66 +11,29 @@ process must end: an engine that accepts requests and never answers is worse tha
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, InvalidStateError
-from dataclasses import dataclass, field
+from concurrent.futures import Future
 
 import numpy as np
 
 from backend.embedded.model import Cancelled, KeyValues, Model
 from backend.embedded.prefix_cache import Match, PrefixCache, as_ids
+from backend.embedded.requests import (
+    Aborted,
+    EngineFailed,
+    QueueFull,
+    Request,
+    Result,
+    abandoned,
+    alive,
+    fail,
+    settle,
+)
 
 # Tokens of one forward pass: bounds its memory, and how long a newcomer waits for the next one.
 MAX_PASS_TOKENS = 512
 # Branches of one evaluation arrive within milliseconds. Measured with 16 over HTTP: without
 # waiting, the first is read alone in a pass of its own; with 2 ms, all are read in one.
 _GATHER_STEP, _GATHER_LIMIT = 0.002, 0.02
-_FAILED = "The engine failed."
-
-
-class QueueFull(Exception):
-    """More requests wait than the queue may hold."""
-
-
-class Aborted(Exception):
-    """The request was abandoned on demand."""
-
-
-class EngineFailed(Exception):
-    """The computation broke down; the process is about to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What the model says about one prompt.
-
-    Attributes:
-        token: the most likely next token id.
-        token_logprob: its log-probability, in nats.
-        logprobs: those of the ids that were asked for, in that order, in nats.
-        cached_tokens: prompt tokens that did not have to be read.
-    """
-
-    token: int
-    token_logprob: float
-    logprobs: tuple[float, ...]
-    cached_tokens: int
-
-
-@dataclass(eq=False, slots=True)
-class Request:
-    """One prompt in the queue.
-
-    Attributes:
-        rid: the caller's name for it.
-        ids: the prompt, at least one token, all in the vocabulary.
-        label_ids: ids whose log-probabilities are wanted, all in the vocabulary.
-        future: where the result goes; cancelling it drops the request.
-    """
-
-    rid: str
-    ids: tuple[int, ...]
-    label_ids: tuple[int, ...]
-    future: Future[Result] = field(default_factory=Future)
 
 
 class Scheduler:
@@ -129,7 +92,7 @@ class Scheduler:
             QueueFull: they do not fit; none was queued.
         """
         with self._changed:
-            self._waiting = _alive(self._waiting)
+            self._waiting = alive(self._waiting)
             pending = len(self._waiting) + len(self._running)
             if self._closing or pending + len(requests) > self._queue_limit:
                 raise QueueFull
@@ -142,7 +105,7 @@ class Scheduler:
             known = self._waiting + self._running
         for request in known:
             if everything or (rid and request.rid.startswith(rid)):
-                _settle(request, Aborted())
+                settle(request, Aborted())
 
     def flush(self) -> None:
         """Forget all cached prefixes, before the next pass."""
@@ -154,7 +117,7 @@ class Scheduler:
     def pending(self) -> tuple[int, int]:
         """Requests that run and that wait, without those nobody waits for."""
         with self._changed:
-            return len(_alive(self._running)), len(_alive(self._waiting))
+            return len(alive(self._running)), len(alive(self._waiting))
 
     def _work(self) -> None:
         try:
@@ -168,7 +131,7 @@ class Scheduler:
             with self._changed:
                 self._closing = True
                 dropped = self._waiting
-            _fail(dropped, EngineFailed(_FAILED))
+            fail(dropped, EngineFailed())
             self.failure.set_result(error)
 
     def _next(self, model: Model) -> bool:
@@ -190,9 +153,9 @@ class Scheduler:
         except Cancelled:
             pass  # nobody is left who could be told
         except ArithmeticError as error:
-            _fail(batch, error)
+            fail(batch, error)
         except BaseException:
-            _fail(batch, EngineFailed(_FAILED))
+            fail(batch, EngineFailed())
             raise
         finally:
             with self._changed:
@@ -215,7 +178,7 @@ class Scheduler:
 
     def _choose(self) -> tuple[list[Request], Match]:
         """Take the oldest request off the queue, with all that can be read in the same pass."""
-        self._waiting = _alive(self._waiting)
+        self._waiting = alive(self._waiting)
         if not self._waiting:
             return [], Match(None, 0, False)
         first = self._waiting[0]
@@ -241,7 +204,7 @@ class Scheduler:
         assert match.entry is not None  # noqa: S101 - a branch continues an entry by definition
         past = match.entry.state.first(match.tokens)
         branches = [request.ids[match.tokens :] for request in batch]
-        hidden = model.forward(branches, past, stop=lambda: _abandoned(batch))
+        hidden = model.forward(branches, past, stop=lambda: abandoned(batch))
         self._answer(model, batch, hidden, match.tokens)
 
     def _read_prompt(self, model: Model, request: Request, match: Match) -> None:
@@ -266,7 +229,7 @@ class Scheduler:
                 state.first(start),
                 keep=state,
                 ends=last,
-                stop=lambda: _abandoned([request]),
+                stop=lambda: abandoned([request]),
             )
             if last:
                 return hidden
@@ -281,28 +244,4 @@ class Scheduler:
     ) -> None:
         rows = model.log_probabilities(hidden, [request.label_ids for request in batch])
         for request, (token, logprob, asked) in zip(batch, rows, strict=True):
-            _settle(request, Result(token, logprob, tuple(asked), cached))
-
-
-def _abandoned(batch: Sequence[Request]) -> bool:
-    return not _alive(batch)
-
-
-def _alive(batch: Sequence[Request]) -> list[Request]:
-    return [request for request in batch if not request.future.done()]
-
-
-def _fail(batch: Sequence[Request], error: Exception) -> None:
-    for request in batch:
-        _settle(request, error)
-
-
-def _settle(request: Request, outcome: Result | Exception) -> None:
-    """Give a request its outcome, unless it has one or its caller has gone."""
-    try:
-        if isinstance(outcome, Exception):
-            request.future.set_exception(outcome)
-        else:
-            request.future.set_result(outcome)
-    except (InvalidStateError, CancelledError):
-        return
+            settle(request, Result(token, logprob, tuple(asked), cached))

@@ -26,7 +26,8 @@ from backend.embedded.generate import (
     parse,
 )
 from backend.embedded.model import Model
-from backend.embedded.scheduler import Aborted, EngineFailed, QueueFull, Request, Scheduler
+from backend.embedded.requests import Aborted, EngineFailed, QueueFull, Request
+from backend.embedded.scheduler import Scheduler
 
 MAX_BODY_BYTES = 2**25
 _PROBE_SECONDS = 20.0

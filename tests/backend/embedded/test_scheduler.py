@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from backend.embedded.model import Cancelled, KeyValues, Model
-from backend.embedded.scheduler import Aborted, EngineFailed, QueueFull, Request, Result, Scheduler
+from backend.embedded.requests import Aborted, EngineFailed, QueueFull, Request, Result
+from backend.embedded.scheduler import Scheduler
 
 WAIT = 20.0
 PREFIX = tuple(range(100, 160))
