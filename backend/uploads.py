@@ -8,8 +8,9 @@ application's business.
 
 from typing import Any
 
-from daphne.http_protocol import WebRequest
 from daphne.server import Server
+
+from backend.plain_request import PlainRequest
 
 ABORT_BYTES = 64 * 2**20
 
@@ -35,7 +36,7 @@ def bound_uploads(server: Server, max_bytes: int) -> None:
     server.http_factory.buildProtocol = build_protocol
 
 
-class BoundedRequest(WebRequest):  # type: ignore[misc] # Daphne has no types
+class BoundedRequest(PlainRequest):
     """A request that forgets what comes after `kept_bytes`, and hangs up after `ABORT_BYTES` more.
 
     Attributes:

@@ -1,0 +1,69 @@
+"""What the server itself refuses, before the application sees it, has the form of all errors."""
+
+import re
+import time
+
+import httpx
+import pytest
+
+from tests.support.served import Served
+
+pytestmark = [pytest.mark.conformance, pytest.mark.process]
+
+ROUTE = "/v1/systemone"
+SECONDS = 30.0
+
+
+def assert_is_an_error(response: httpx.Response, status: int, name: str) -> None:
+    assert response.status_code == status
+    assert response.headers["Content-Type"] == "application/json"
+    ids = {response.headers[f"x-{whose}request-id"] for whose in ("typesafe-", "")}
+    assert len(ids) == 1
+    assert re.fullmatch("req_[0-9a-f]{32}", ids.pop())
+    body = response.json()
+    message = body["error"]["message"]
+    assert message.endswith(".")
+    assert body["error"] == {"message": message, "type": name}
+    assert body["detail"] == {"error_type": name, "message": message}
+
+
+@pytest.mark.parametrize("value", ["\u0085", "\u00c5ngstr\u00f6m", "a\u001cb"])
+def test_header_that_cannot_be_passed_on_is_refused(default_product: Served, value: str) -> None:
+    headers = {"X-Title": value.encode()}
+    response = httpx.get(f"{default_product.url}/v1/models", headers=headers, timeout=SECONDS)
+    assert_is_an_error(response, 400, "api_usage_error")
+    assert "header value" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "multipart/form-data",
+        "multipart/form-data; boundary=x",
+        "application/x-www-form-urlencoded; charset=\u00ff",
+        "\u00ff\u00a0/;;=",
+    ],
+)
+def test_forms_are_refused_whatever_is_in_them(default_product: Served, content_type: str) -> None:
+    response = httpx.post(
+        f"{default_product.url}{ROUTE}",
+        content=b"--y\r\n&=%\xff",
+        headers={"Content-Type": content_type.encode("latin-1")},
+        timeout=SECONDS,
+    )
+    assert_is_an_error(response, 415, "api_usage_error")
+
+
+def test_nobody_reads_a_long_form(default_product: Served) -> None:
+    seconds = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        response = httpx.post(
+            f"{default_product.url}{ROUTE}",
+            content=b"--x\r\n\r\n" * 250_000 + b"--x--",
+            headers={"Content-Type": "multipart/form-data; boundary=x"},
+            timeout=SECONDS,
+        )
+        seconds.append(time.perf_counter() - begun)
+        assert_is_an_error(response, 415, "api_usage_error")
+    assert min(seconds) < 1, seconds  # reading the parts takes the event loop three seconds
