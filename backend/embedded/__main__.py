@@ -137,7 +137,8 @@ async def _failure(scheduler: Scheduler, options: argparse.Namespace, threads: i
 def main(arguments: list[str] | None = None) -> int:
     """Parse the options and serve; returns the exit code."""
     options = parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    # whoever starts the engine adds time and name: runbackend does, and so does a journal
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     single_threaded_blas()
     config, problems = load_config()
     fatal = [problem.message for problem in problems if problem.fatal]
