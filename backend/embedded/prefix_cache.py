@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from backend.embedded.model import Ids, KeyValues
+from backend.embedded.quantisation import Floats
 
 MAX_BRANCH_TOKENS = 2048
 
@@ -30,15 +31,17 @@ class Entry:
     Attributes:
         ids: its token ids.
         state: keys and values of all of them.
+        hidden: normalised hidden state at its last token, `(1, width)`.
     """
 
     ids: Ids
     state: KeyValues
+    hidden: Floats
 
     @property
     def nbytes(self) -> int:
         """Memory, in bytes."""
-        return self.ids.nbytes + self.state.nbytes
+        return self.ids.nbytes + self.state.nbytes + self.hidden.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,11 @@ class Match:
     entry: Entry | None
     tokens: int
     is_branch: bool
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the prompt is the entry itself, so that nothing at all has to be read."""
+        return self.is_branch and self.entry is not None and self.tokens < len(self.entry.ids)
 
 
 _NOTHING = Match(None, 0, False)
@@ -98,12 +106,12 @@ class PrefixCache:
         if key in self._entries:
             self._entries.move_to_end(key)
 
-    def store(self, ids: Ids, state: KeyValues) -> None:
+    def store(self, ids: Ids, state: KeyValues, hidden: Floats) -> None:
         """Keep a prompt that was read, at the price of the least recently used ones.
 
         A prompt larger than the whole cache is not kept, and costs nobody his place.
         """
-        entry = Entry(ids, state)
+        entry = Entry(ids, state, hidden)
         if entry.nbytes > self._limit:
             return
         self._forget(ids.tobytes())

@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-import numpy as np
-
 from backend.embedded.model import Cancelled, KeyValues, Model
 from backend.embedded.prefix_cache import Match, PrefixCache, as_ids
+from backend.embedded.quantisation import Floats
 from backend.embedded.requests import (
     Aborted,
     EngineFailed,
@@ -146,7 +145,9 @@ class Scheduler:
             batch, match = self._choose()
             self._running = batch
         try:
-            if batch and match.is_branch:
+            if match.entry is not None and match.repeats:
+                self._answer(model, batch, match.entry.hidden, match.tokens)
+            elif batch and match.is_branch:
                 self._read_branches(model, batch, match)
             elif batch:
                 self._read_prompt(model, batch[0], match)
@@ -186,7 +187,7 @@ class Scheduler:
         batch, tokens = [first], len(first.ids) - match.tokens
         if match.entry is not None:
             self._cache.touch(match.entry)
-        if match.is_branch:
+        if match.is_branch and not match.repeats:
             for request in self._waiting[1:]:
                 length = len(request.ids) - match.tokens
                 if tokens + length <= MAX_PASS_TOKENS and self._goes_with(request, match):
@@ -215,12 +216,10 @@ class Scheduler:
             own = state.first(match.tokens)
             own.keys[...], own.values[...] = reused.keys, reused.values
         hidden = self._read_chunks(model, request, state, match.tokens)
-        self._cache.store(ids, state)
+        self._cache.store(ids, state, hidden)
         self._answer(model, [request], hidden, match.tokens)
 
-    def _read_chunks(
-        self, model: Model, request: Request, state: KeyValues, start: int
-    ) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    def _read_chunks(self, model: Model, request: Request, state: KeyValues, start: int) -> Floats:
         while True:
             stop = min(start + MAX_PASS_TOKENS, len(request.ids))
             last = stop == len(request.ids)
@@ -239,7 +238,7 @@ class Scheduler:
         self,
         model: Model,
         batch: list[Request],
-        hidden: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+        hidden: Floats,
         cached: int,
     ) -> None:
         rows = model.log_probabilities(hidden, [request.label_ids for request in batch])

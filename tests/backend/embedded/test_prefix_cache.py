@@ -18,10 +18,13 @@ def state(tokens: int) -> KeyValues:
     )
 
 
+HIDDEN = np.zeros((1, 0), np.float32)
+
+
 def filled(*prompts: list[int], limit: int = 10**6) -> PrefixCache:
     cache = PrefixCache(limit)
     for prompt in prompts:
-        cache.store(as_ids(prompt), state(len(prompt)))
+        cache.store(as_ids(prompt), state(len(prompt)), HIDDEN)
     return cache
 
 
@@ -36,9 +39,18 @@ def test_continuation_of_a_whole_entry_is_a_branch() -> None:
     assert (match.tokens, match.is_branch) == (3, True)
 
 
-def test_repeated_prompt_leaves_one_token_to_read() -> None:
-    match = filled([1, 2, 3]).match(as_ids([1, 2, 3]))
-    assert (match.tokens, match.is_branch) == (2, True)
+def test_repeated_prompt_is_told_from_a_branch() -> None:
+    cache = filled([1, 2, 3])
+    match = cache.match(as_ids([1, 2, 3]))
+    assert (match.tokens, match.is_branch, match.repeats) == (2, True, True)
+    assert not cache.match(as_ids([1, 2, 3, 4])).repeats
+    assert not cache.match(as_ids([1, 2])).repeats
+
+
+def test_hidden_state_counts_as_memory() -> None:
+    cache = PrefixCache(10**6)
+    cache.store(as_ids([1, 2]), state(2), np.zeros((1, 8), np.float32))
+    assert cache.nbytes == 2 * 24 + 32
 
 
 def test_part_of_an_entry_is_reused_but_no_branch() -> None:
@@ -73,17 +85,17 @@ def test_least_recently_used_goes_first_and_bytes_are_kept() -> None:
     oldest = cache.match(as_ids([1] * 11)).entry
     assert oldest is not None
     cache.touch(oldest)
-    cache.store(as_ids([4] * 10), state(10))
+    cache.store(as_ids([4] * 10), state(10), HIDDEN)
     assert cache.match(as_ids([1] * 11)).entry is oldest
     assert cache.match(as_ids([2] * 11)).entry is None
     assert (len(cache), cache.nbytes) == (3, 720)
-    cache.store(as_ids([5] * 20), state(20))
+    cache.store(as_ids([5] * 20), state(20), HIDDEN)
     assert (len(cache), cache.nbytes) == (2, 720)
 
 
 def test_prompt_larger_than_the_cache_evicts_nobody() -> None:
     cache = filled([1] * 10, limit=240)
-    cache.store(as_ids([2] * 11), state(11))
+    cache.store(as_ids([2] * 11), state(11), HIDDEN)
     assert cache.match(as_ids([1] * 11)).entry is not None
     assert len(cache) == 1
 

@@ -121,6 +121,17 @@ def test_second_identical_request_reuses_exactly_the_prefix(
         assert len(scheduler._cache) == 1
 
 
+def test_repeated_prompt_is_answered_without_a_pass(
+    model: WatchedModel, start: Callable[..., Scheduler]
+) -> None:
+    model.open()
+    scheduler = start()
+    first, again = answer(scheduler, PREFIX), answer(scheduler, PREFIX)
+    assert model.passes == [[60]]
+    assert again.logprobs == first.logprobs
+    assert again.cached_tokens == 59
+
+
 def test_large_sets_are_split(model: WatchedModel, start: Callable[..., Scheduler]) -> None:
     model.open()
     scheduler = start()
