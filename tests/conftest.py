@@ -1,5 +1,6 @@
 """Fixtures that more than one package needs."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from backend.config import load_config
+from backend.embedded.weights import locate
 from tests.support.fake_engine import FakeEngine, serve_fake_engine
 from tests.support.tiny_gguf import write_tiny_gguf
 
@@ -42,6 +45,13 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
 def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The path of a tiny random Qwen2-family model."""
     return write_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def light_weights() -> Path:
+    """The path of the light profile's real weights, fetched if need be (mark tests `model`)."""
+    wanted = {"OPENJEV_PROFILE": "embedded-0.5b", "OPENJEV_MODEL": ""}
+    return locate(load_config({**os.environ, **wanted})[0])
 
 
 @pytest.fixture(scope="session")

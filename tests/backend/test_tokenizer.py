@@ -1,4 +1,3 @@
-import os
 import re
 import threading
 import time
@@ -21,8 +20,6 @@ from backend.vocabulary import QWEN2_PIECES, Vocabulary, vocabulary_from_gguf
 from tests.support.hard_texts import CONTROL, HARD, hard_texts
 from tests.support.tiny_gguf import byte_alphabet, write_tiny_gguf
 
-WEIGHTS = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
-
 
 @pytest.fixture(scope="session")
 def tiny(tiny_gguf: Path) -> ChatTokenizer:
@@ -30,17 +27,8 @@ def tiny(tiny_gguf: Path) -> ChatTokenizer:
 
 
 @pytest.fixture(scope="session")
-def qwen_gguf() -> Path:
-    config, _ = load_config({**os.environ, "OPENJEV_PROFILE": "embedded-0.5b"})
-    path = config.weights_dir / WEIGHTS
-    if not path.exists():
-        pytest.skip(f"{path} is missing; `make weights PROFILE=embedded-0.5b` fetches it")
-    return path
-
-
-@pytest.fixture(scope="session")
-def qwen(qwen_gguf: Path) -> ChatTokenizer:
-    return ChatTokenizer(vocabulary_from_gguf(qwen_gguf))
+def qwen(light_weights: Path) -> ChatTokenizer:
+    return ChatTokenizer(vocabulary_from_gguf(light_weights))
 
 
 def independent_encoding(path: Path) -> tiktoken.Encoding:
@@ -64,8 +52,8 @@ def tiny_reference(tiny_gguf: Path) -> tiktoken.Encoding:
 
 
 @pytest.fixture(scope="session")
-def qwen_reference(qwen_gguf: Path) -> tiktoken.Encoding:
-    return independent_encoding(qwen_gguf)
+def qwen_reference(light_weights: Path) -> tiktoken.Encoding:
+    return independent_encoding(light_weights)
 
 
 def check_against(reference: tiktoken.Encoding, tokenizer: ChatTokenizer, text: str) -> None:

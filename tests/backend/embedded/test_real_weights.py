@@ -1,47 +1,26 @@
-"""The light profile's real weights, if they are there: every real encoding, and a known answer."""
+"""The light profile's real weights: every real encoding, and a known answer."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from backend.config import load_config
 from backend.embedded.gguf import GgufFile
 from backend.embedded.model import Model
 from backend.embedded.threads import ComputePool
-from backend.embedded.weights import locate
-from backend.profiles import PROFILES
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def path() -> Path:
-    config, _ = load_config()
-    weights = PROFILES["embedded-0.5b"].weights
-    assert weights is not None
-    file = config.weights_dir / weights.filename
-    if file.exists():
-        return file
-    pytest.skip(f"{file.name} has not been fetched (make weights PROFILE=embedded-0.5b)")
+def model(light_weights: Path, pool: ComputePool) -> Model:
+    return Model(light_weights, pool)
 
 
 @pytest.fixture(scope="module")
-def model(path: Path, pool: ComputePool) -> Model:
-    return Model(path, pool)
-
-
-@pytest.fixture(scope="module")
-def ids(path: Path) -> dict[str, int]:
-    tokens = GgufFile(path).metadata["tokenizer.ggml.tokens"]
+def ids(light_weights: Path) -> dict[str, int]:
+    tokens = GgufFile(light_weights).metadata["tokenizer.ggml.tokens"]
     return {token: number for number, token in enumerate(tokens)}
-
-
-def test_file_is_the_pinned_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENJEV_WEIGHTS_DIR", str(path.parent))
-    monkeypatch.setenv("OPENJEV_PROFILE", "embedded-0.5b")
-    config, _ = load_config()
-    assert locate(config, carriers=[]) == path
 
 
 def test_it_knows_the_capital_of_france(model: Model, ids: dict[str, int]) -> None:
