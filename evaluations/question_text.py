@@ -44,7 +44,10 @@ def question_text(question: Question, wording: Wording, labels: Sequence[str]) -
         case _:
             assert_never(question)
     lines = [wording.question + _indented(asked or default)]
-    lines += [f"{label}: {_indented(text)}" for label, text in zip(labels, options, strict=False)]
+    lines += [
+        wording.option.format(label=label, text=_indented(text))
+        for label, text in zip(labels, options, strict=False)
+    ]
     return "\n".join(lines)
 
 

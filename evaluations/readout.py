@@ -1,8 +1,10 @@
 """How answers are read off the model: marker, label form and labels, proven for this tokenizer.
 
 After `Answer:` some models put their probability on the letter with a space before it, after
-`Answer:` and a line break on the bare letter. Asking for the wrong form renormalises noise, so both
-are measured on a fixed question when the service starts, and the heavier is taken.
+`Answer:` and a line break on the bare letter. Asking for the wrong form renormalises noise, so all
+forms are measured on a fixed question when the service starts. Where the model answers in the
+bracket that options have, too, that form is taken: there it finds labels of two letters, which it
+misses otherwise (docs/decisions/wording.md). Else it is the form with the most probability.
 """
 
 import hashlib
@@ -54,7 +56,14 @@ class AnswerForm:
     label_prefix: str
 
 
-FORMS = (AnswerForm("spaced", "", " "), AnswerForm("bare", "\n", ""))
+FORMS = (
+    AnswerForm("bracketed", " [", ""),
+    AnswerForm("spaced", "", " "),
+    AnswerForm("bare", "\n", ""),
+)
+"""The first is taken unless the model hardly answers in it."""
+PREFERRED_SHARE = 0.5
+"""The least mass of the first form, as a share of the heaviest one's, for which it is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +183,7 @@ async def choose_readout(
     deadline: float,
     wording: Wording = DEFAULT_WORDING,
 ) -> Readout:
-    """Ask the model the probe in every form and take the one it answers in.
+    """Ask the model the probe in every form and take one it answers in.
 
     Args:
         found: what `candidates` returned.
@@ -193,7 +202,9 @@ async def choose_readout(
         await _label_mass(candidate, turn, tokenizer, client, deadline, wording)
         for candidate in found
     ]
-    mass = max(masses)
+    mass, heaviest = masses[0], max(masses)
+    if found[0].form is not FORMS[0] or mass < PREFERRED_SHARE * heaviest:
+        mass = heaviest
     chosen = found[masses.index(mass)]
     named = ", ".join(f"{c.form.name} {m:.3g}" for c, m in zip(found, masses, strict=True))
     logger.info("Label mass on the probe: %s; taking %s.", named, chosen.form.name)

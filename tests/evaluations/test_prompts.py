@@ -121,7 +121,7 @@ def test_the_whole_prompt_reads_as_intended(tiny_tokenizer: ChatTokenizer) -> No
         f"<|im_start|>user\n{W.task}"
     )
     assert tiny_tokenizer.decode(prompt.suffix_ids[0]) == (
-        "Question: Which colour?\nA: Red\nB: blue<|im_end|>\n<|im_start|>assistant\nAnswer:"
+        "Question: Which colour?\n[A] Red\n[B] blue<|im_end|>\n<|im_start|>assistant\nAnswer:"
     )
 
 

@@ -17,30 +17,32 @@ def shown(question: Question) -> list[str]:
 
 def test_options_have_labels_and_hide_keys() -> None:
     question = ChoiceQuestion("id", {"secret-key": "Money", "other-key": {"b": ["é"]}}, "Which?")
-    assert shown(question) == ["Which?", "A: Money", 'B: {"b":["é"]}']
+    assert shown(question) == ["Which?", "[A] Money", '[B] {"b":["é"]}']
 
 
 @pytest.mark.parametrize("blank", [None, "", " \n"])
 def test_option_without_description_shows_its_key(blank: str | None) -> None:
     question = ChoiceQuestion("id", {"billing": blank, "other-key": "Rest"}, "Which?")
-    assert shown(question) == ["Which?", "A: billing", "B: Rest"]
+    assert shown(question) == ["Which?", "[A] billing", "[B] Rest"]
 
 
 def test_empty_json_is_a_description() -> None:
-    assert shown(ChoiceQuestion("id", {"a": {}, "b": []}, "?")) == ["?", "A: {}", "B: []"]
+    assert shown(ChoiceQuestion("id", {"a": {}, "b": []}, "?")) == ["?", "[A] {}", "[B] []"]
 
 
 def test_no_line_of_a_text_can_pass_for_an_option() -> None:
     breaks = ["\n", "\r\n", "\r", "\u2028", "\u2029", "\x85", "\x0b", "\x0c"]
     for at in breaks:
-        question = ChoiceQuestion("id", {f"x{at}C: key": None, "y": f"y{at}C: text"}, f"q{at}A: no")
+        question = ChoiceQuestion(
+            "id", {f"x{at}[C] key": None, "y": f"y{at}[C] text"}, f"q{at}[A] no"
+        )
         assert shown(question) == [
             "q",
-            "   A: no",
-            "A: x",
-            "   C: key",
-            "B: y",
-            "   C: text",
+            "   [A] no",
+            "[A] x",
+            "   [C] key",
+            "[B] y",
+            "   [C] text",
         ]
 
 
@@ -60,10 +62,10 @@ def test_levels_are_shown_in_order() -> None:
     question = ScoreQuestion("id", ("low", {"x": 1}, "", ["high"]), {"task": "rate"})
     assert shown(question) == [
         '{"task":"rate"}',
-        "A: low",
-        'B: {"x":1}',
-        f"C: {W.level.format(number=3, count=4)}",
-        'D: ["high"]',
+        "[A] low",
+        '[B] {"x":1}',
+        f"[C] {W.level.format(number=3, count=4)}",
+        '[D] ["high"]',
     ]
 
 
@@ -88,12 +90,12 @@ def test_sides_say_what_yes_and_no_mean(
     instructions: str | None, true: Any, false: Any, options: list[str]
 ) -> None:
     question = NoulQuestion("id", instructions, true, false)
-    assert shown(question)[1:] == [f"A: {options[0]}", f"B: {options[1]}"]
+    assert shown(question)[1:] == [f"[A] {options[0]}", f"[B] {options[1]}"]
 
 
 def test_each_option_has_its_own_label() -> None:
     question = ChoiceQuestion("id", {f"k{n}": None for n in range(255)}, "?")
-    labels = [line.split(":")[0] for line in shown(question)[1:]]
+    labels = [line.split("]")[0][1:] for line in shown(question)[1:]]
     assert labels == list(CANDIDATES[:255])
     assert (labels[25], labels[26], labels[52]) == ("Z", "AA", "BA")
 
