@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from tests.conformance.requests import garbled_chats, valid_requests, values
+from tests.conformance.strategies import garbled_chats, valid_requests, values
 from tests.support.served import Served
 
 pytestmark = [pytest.mark.conformance, pytest.mark.process]
