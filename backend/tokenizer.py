@@ -190,12 +190,9 @@ class ChatTokenizer:
 
 def _without_control_tokens(tokenizer: Tokenizer) -> Tokenizer:
     plain = Tokenizer(tokenizer.model)  # the vocabulary is shared, added tokens are not
-    if tokenizer.normalizer is not None:
-        plain.normalizer = tokenizer.normalizer
-    if tokenizer.pre_tokenizer is not None:
-        plain.pre_tokenizer = tokenizer.pre_tokenizer
-    if tokenizer.decoder is not None:
-        plain.decoder = tokenizer.decoder
+    plain.normalizer = tokenizer.normalizer
+    plain.pre_tokenizer = tokenizer.pre_tokenizer
+    plain.decoder = tokenizer.decoder
     return plain
 
 

@@ -47,6 +47,72 @@ LEVELS = (
 COLOURS = ("red", "green", "blue", "yellow", "black", "white", "violet", "orange")
 THINGS = ("kettle", "lamp", "chair", "umbrella", "bicycle", "clock", "mirror", "basket")
 SIXTY_FOUR = {f"{colour}-{thing}": f"A {colour} {thing}" for thing in THINGS for colour in COLOURS}
+ANIMALS = (
+    "cat",
+    "dog",
+    "horse",
+    "cow",
+    "pig",
+    "sheep",
+    "goat",
+    "donkey",
+    "rabbit",
+    "mouse",
+    "rat",
+    "hamster",
+    "squirrel",
+    "fox",
+    "wolf",
+    "bear",
+    "lion",
+    "tiger",
+    "leopard",
+    "elephant",
+    "giraffe",
+    "zebra",
+    "camel",
+    "monkey",
+    "gorilla",
+    "kangaroo",
+    "koala",
+    "panda",
+    "deer",
+    "moose",
+    "otter",
+    "beaver",
+    "whale",
+    "dolphin",
+    "shark",
+    "salmon",
+    "eagle",
+    "owl",
+    "parrot",
+    "penguin",
+    "swan",
+    "duck",
+    "goose",
+    "chicken",
+    "turkey",
+    "peacock",
+    "crow",
+    "pigeon",
+    "sparrow",
+    "snake",
+    "lizard",
+    "turtle",
+    "crocodile",
+    "frog",
+    "spider",
+    "ant",
+    "bee",
+    "butterfly",
+    "beetle",
+    "snail",
+    "octopus",
+    "crab",
+    "lobster",
+    "worm",
+)
 
 ACCEPTANCE = (
     item(
@@ -71,6 +137,20 @@ ACCEPTANCE = (
         (ScoreQuestion("short", ("Low", "Normal", "Urgent"), "How urgent is it?"), 2),
     ),
     item(
+        "Yesterday in the zoo my daughter drew one animal only, a crow, and she was very proud of "
+        "it.",
+        (
+            ChoiceQuestion(
+                "drawn", {name: f"A {name}" for name in ANIMALS}, "Which animal did she draw?"
+            ),
+            "crow",
+        ),
+    ),
+)
+"""What the default model must get right in any wording."""
+
+TUNING = (
+    item(
         "The parcel that arrived this morning was not what I had ordered: instead of the blue "
         "lamp there was a violet umbrella in it.",
         (
@@ -78,10 +158,6 @@ ACCEPTANCE = (
             "violet-umbrella",
         ),
     ),
-)
-"""What the default model must get right in any wording."""
-
-TUNING = (
     item(
         "The flight to Oslo was two hours late, but the crew was friendly and I made my meeting.",
         (NoulQuestion("a", "Was the flight delayed?"), True),

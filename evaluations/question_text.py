@@ -5,7 +5,6 @@ Further lines of any text are indented, so that none can pass for an option of i
 """
 
 from collections.abc import Iterable, Sequence
-from typing import assert_never
 
 from evaluations.questions import (
     ChoiceQuestion,
@@ -34,15 +33,12 @@ def question_text(question: Question, wording: Wording, labels: Sequence[str]) -
     loc: Loc = ("questions", question.id)
     asked = _text(question.instructions, (*loc, "instructions"))
     options: Iterable[str]
-    match question:
-        case NoulQuestion():
-            default, options = wording.asks_noul, _sides(question, asked, wording, loc)
-        case ChoiceQuestion():
-            default, options = wording.asks_choice, _choices(question, loc)
-        case ScoreQuestion():
-            default, options = wording.asks_score, _levels(question, wording, loc)
-        case _:
-            assert_never(question)
+    if isinstance(question, NoulQuestion):
+        default, options = wording.asks_noul, _sides(question, asked, wording, loc)
+    elif isinstance(question, ChoiceQuestion):
+        default, options = wording.asks_choice, _choices(question, loc)
+    else:
+        default, options = wording.asks_score, _levels(question, wording, loc)
     lines = [wording.question + _indented(asked or default)]
     lines += [
         wording.option.format(label=label, text=_indented(text))
@@ -53,15 +49,9 @@ def question_text(question: Question, wording: Wording, labels: Sequence[str]) -
 
 def option_count(question: Question) -> int:
     """How many labels a question needs."""
-    match question:
-        case NoulQuestion():
-            return 2
-        case ChoiceQuestion():
-            return len(question.options)
-        case ScoreQuestion():
-            return len(question.levels)
-        case _:
-            assert_never(question)
+    if isinstance(question, NoulQuestion):
+        return 2
+    return len(question.options if isinstance(question, ChoiceQuestion) else question.levels)
 
 
 def _sides(

@@ -6,7 +6,7 @@ floats can. Logarithms are natural.
 
 import math
 from collections.abc import Sequence
-from typing import Literal, assert_never
+from typing import Literal
 
 from evaluations.questions import (
     Answer,
@@ -16,7 +16,6 @@ from evaluations.questions import (
     NoulQuestion,
     Question,
     ScoreAnswer,
-    ScoreQuestion,
 )
 
 Method = Literal["entropy", "typesafe"]
@@ -86,24 +85,16 @@ def answer_from(
         method: how the confidence is computed.
     """
     probabilities = softmax(logprobs, temperature)
-    match question:
-        case NoulQuestion():
-            return NoulAnswer(probabilities[0])
-        case ChoiceQuestion():
-            by_option = dict(zip(question.options, probabilities, strict=True))
-            measure = entropy_confidence if method == "entropy" else typesafe_choice_confidence
-            best = max(by_option, key=by_option.__getitem__)
-            return ChoiceAnswer(best, measure(probabilities), by_option)
-        case ScoreQuestion():
-            measure = entropy_confidence if method == "entropy" else typesafe_score_confidence
-            return ScoreAnswer(
-                expected_level(probabilities),
-                measure(probabilities),
-                question.levels,
-                probabilities,
-            )
-        case _:
-            assert_never(question)
+    if isinstance(question, NoulQuestion):
+        return NoulAnswer(probabilities[0])
+    if isinstance(question, ChoiceQuestion):
+        by_option = dict(zip(question.options, probabilities, strict=True))
+        measure = entropy_confidence if method == "entropy" else typesafe_choice_confidence
+        best = max(by_option, key=by_option.__getitem__)
+        return ChoiceAnswer(best, measure(probabilities), by_option)
+    measure = entropy_confidence if method == "entropy" else typesafe_score_confidence
+    level = expected_level(probabilities)
+    return ScoreAnswer(level, measure(probabilities), question.levels, probabilities)
 
 
 def _clamped(value: float) -> float:
