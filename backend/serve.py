@@ -6,12 +6,10 @@ a byte is fetched. The processes themselves are `backend.runtime`'s business.
 
 import asyncio
 import ipaddress
-import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from django.conf import settings
 from django.utils.module_loading import import_string
@@ -67,7 +65,6 @@ def serve(options: Options, *, say: Callable[[str], None], check: Callable[[], o
     Raises:
         LaunchError: nothing was started, for the reason given.
     """
-    _log_to_stderr()
     config = configure(options)
     check()
     engine = None
@@ -205,15 +202,3 @@ def _reachable(host: str) -> str:
 def _address(host: str, port: int) -> str:
     bare = host.strip("[]")
     return f"http://[{bare}]:{port}" if ":" in bare else f"http://{bare}:{port}"
-
-
-def _log_to_stderr() -> None:
-    root = logging.getLogger()
-    if root.handlers:
-        return  # the settings say how to log
-    handler: logging.StreamHandler[Any] = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s | %(message)s"))
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-    for noisy in ("daphne", "asyncio", "aiohttp", "urllib3", "httpx", "filelock"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)

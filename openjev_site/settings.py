@@ -20,6 +20,17 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 USE_I18N = False
 
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)-7s %(name)s | %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": "WARNING"},
+    "loggers": {
+        ours: {"level": "INFO"} for ours in ("backend", "evaluations", "openjev", "openjev_site")
+    },
+}
+
 ROOT_URLCONF = "openjev_site.urls"
 ASGI_APPLICATION = "openjev_site.asgi.application"
 

@@ -1,6 +1,5 @@
 """What is settled and looked at before anything starts."""
 
-import logging
 import socket
 
 import pytest
@@ -164,14 +163,3 @@ def test_missing_weights_and_memory_are_reasons_not_to_start(tmp_path, monkeypat
     )
     with pytest.raises(LaunchError, match="free memory"):
         serving._embedded_engine(configure(Options()), 31000)
-
-
-def test_logging_goes_to_stderr_unless_the_settings_say_how(monkeypatch):
-    root = logging.getLogger()
-    monkeypatch.setattr(root, "handlers", [])
-    monkeypatch.setattr(root, "level", logging.WARNING)
-    serving._log_to_stderr()
-    (handler,) = root.handlers
-    assert root.level == logging.INFO
-    serving._log_to_stderr()
-    assert root.handlers == [handler]
