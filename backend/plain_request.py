@@ -8,6 +8,7 @@ Daphne describes in HTML what it refuses itself. Nothing here knows what a reque
 import json
 import logging
 import uuid
+from http import HTTPStatus
 from typing import Any
 
 from daphne.http_protocol import WebRequest
@@ -18,6 +19,7 @@ _ERRORS = {
     400: ("api_usage_error", "The request is malformed: {reason}."),
     503: ("backend_unavailable", "The server gave no answer within its time limit."),
 }
+_PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus} | {529: b"Overloaded"}
 _UNFORESEEN = ("internal_error", "The server failed unexpectedly.")
 
 
@@ -26,6 +28,10 @@ class PlainRequest(WebRequest):  # type: ignore[misc] # Daphne has no types
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs, parsePOSTFormSubmission=False)
+
+    def setResponseCode(self, code: int, message: bytes | None = None) -> None:  # noqa: N802
+        """Name the status as the standard does; Twisted knows no 422 and calls it unknown."""
+        super().setResponseCode(code, message or _PHRASES.get(code, b"Status"))
 
     def basic_error(self, status: int, status_text: bytes, body: str) -> None:
         """Answer, with an id, in the form that all errors of the API have.

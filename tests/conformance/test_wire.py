@@ -27,6 +27,11 @@ def assert_is_an_error(response: httpx.Response, status: int, name: str) -> None
     assert body["detail"] == {"error_type": name, "message": message}
 
 
+def test_status_line_names_the_status(default_product: Served) -> None:
+    response = httpx.post(f"{default_product.url}{ROUTE}", content=b"{}", timeout=SECONDS)
+    assert (response.status_code, response.reason_phrase) == (422, "Unprocessable Entity")
+
+
 @pytest.mark.parametrize("value", ["\u0085", "\u00c5ngstr\u00f6m", "a\u001cb"])
 def test_header_that_cannot_be_passed_on_is_refused(default_product: Served, value: str) -> None:
     headers = {"X-Title": value.encode()}
