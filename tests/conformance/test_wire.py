@@ -29,7 +29,8 @@ def assert_is_an_error(response: httpx.Response, status: int, name: str) -> None
 
 def test_status_line_names_the_status(default_product: Served) -> None:
     response = httpx.post(f"{default_product.url}{ROUTE}", content=b"{}", timeout=SECONDS)
-    assert (response.status_code, response.reason_phrase) == (422, "Unprocessable Entity")
+    assert response.status_code == 422
+    assert response.reason_phrase.startswith("Unprocessable")
 
 
 @pytest.mark.parametrize("value", ["\u0085", "\u00c5ngstr\u00f6m", "a\u001cb"])
