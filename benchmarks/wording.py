@@ -27,6 +27,7 @@ from evaluations.wording import DEFAULT_WORDING, Wording
 WORDINGS: dict[str, Wording] = {
     "default": DEFAULT_WORDING,
     "colon": replace(DEFAULT_WORDING, option="{label}: {text}"),
+    "behind": replace(DEFAULT_WORDING, option="{text} [{label}]"),
     "this is so": replace(DEFAULT_WORDING, yes="Yes, this is so", no="No, this is not so"),
     "says so": replace(
         DEFAULT_WORDING, yes="Yes, the text says so", no="No, the text does not say so"

@@ -1,13 +1,15 @@
-"""The labels options are answered by: letters, then pairs of letters, proven to be single tokens.
+"""The labels options are answered by: letters or pairs of letters, proven to be single tokens.
 
 Pure: encoding is passed in. A label that merges with what stands before it would silently score
-the wrong token, so each is checked at the real end of a rendered prompt.
+the wrong token, so each is checked at the real end of a rendered prompt. Letters and pairs are not
+mixed in one question where that can be helped: a model prefers letters, whatever they stand for.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
+LETTERS = len(ascii_uppercase)
 CANDIDATES: tuple[str, ...] = (
     *ascii_uppercase,
     *(first + second for first in ascii_uppercase for second in ascii_uppercase),
@@ -60,3 +62,20 @@ def verified_labels(
             labels.append(Label(text, ids[-1]))
             taken.add(ids[-1])
     return tuple(labels)
+
+
+def labels_for(labels: Sequence[Label], count: int) -> Sequence[Label]:
+    """Choose the labels of one question.
+
+    Args:
+        labels: all that are verified, in candidate order.
+        count: options of the question; at most as many.
+
+    Returns:
+        Letters if there are enough, else pairs if there are enough, else letters and pairs.
+    """
+    letters = [label for label in labels if len(label.text) == 1]
+    if count <= len(letters):
+        return letters[:count]
+    pairs = labels[len(letters) :]
+    return (pairs if count <= len(pairs) else labels)[:count]

@@ -7,7 +7,7 @@ caller's never reach the model. No I/O; CPU work, for a thread.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from backend.chat_template import TemplateRefused
 from backend.tokenizer import ChatTokenizer, OpenTurn, Piece, TooManyTokens
 from evaluations.admission import question_too_long, state_too_long
 from evaluations.exceptions import Fault, InvalidRequest
-from evaluations.question_text import question_text
+from evaluations.question_text import option_count, question_text
 from evaluations.questions import Content, EvaluationRequest, Question
 from evaluations.transcripts import messages_of, transcript_of
 from evaluations.wording import Wording
@@ -40,7 +40,7 @@ def build_prompt(
     tokenizer: ChatTokenizer,
     wording: Wording,
     marker: str,
-    labels: Sequence[str],
+    labels_for: Callable[[int], Sequence[str]],
     limit: int,
 ) -> Prompt:
     """Render and encode a request.
@@ -50,7 +50,7 @@ def build_prompt(
         tokenizer: the model's.
         wording: what is said around the caller's texts.
         marker: opens the assistant's answer.
-        labels: texts of the labels, at least as many as any question has options.
+        labels_for: gives the texts of the labels for a number of options.
         limit: tokens of prefix plus suffix; texts far over it are not encoded to their end.
 
     Raises:
@@ -64,6 +64,7 @@ def build_prompt(
     faults: list[Fault] = []
     suffixes: list[list[int]] = []
     for question in request.questions:
+        labels = labels_for(option_count(question))
         pieces = suffix_pieces(question, turn, wording=wording, marker=marker, labels=labels)
         try:
             suffixes.append(tokenizer.encode(pieces, limit=limit))

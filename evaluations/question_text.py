@@ -25,7 +25,7 @@ def question_text(question: Question, wording: Wording, labels: Sequence[str]) -
     Args:
         question: what is asked; its id is not shown.
         wording: what is said around the caller's texts.
-        labels: texts of the labels; the first ones are given out in order.
+        labels: texts of the labels, one for each option.
 
     Raises:
         InvalidRequest: a text is nested too deeply to be written out.
@@ -39,10 +39,11 @@ def question_text(question: Question, wording: Wording, labels: Sequence[str]) -
         default, options = wording.asks_choice, _choices(question, loc)
     else:
         default, options = wording.asks_score, _levels(question, wording, loc)
+    template = wording.option if len(labels[0]) == 1 else wording.option_of_many
     lines = [wording.question + _indented(asked or default)]
     lines += [
-        wording.option.format(label=label, text=_indented(text))
-        for label, text in zip(labels, options, strict=False)
+        template.format(label=label, text=_indented(text))
+        for label, text in zip(labels, options, strict=True)
     ]
     return "\n".join(lines)
 

@@ -19,8 +19,9 @@ from backend.client import Engine
 from backend.config import Config
 from backend.errors import TokenizerError
 from backend.tokenizer import ChatTokenizer, OpenTurn, Piece
-from evaluations.labels import Label, verified_labels
+from evaluations.labels import LETTERS, Label, labels_for, verified_labels
 from evaluations.prompts import render_state, suffix_pieces
+from evaluations.question_text import option_count
 from evaluations.questions import NoulQuestion
 from evaluations.wording import DEFAULT_WORDING, Wording
 
@@ -86,14 +87,13 @@ class Readout:
     label_mass: float
     version: str
 
-    @property
-    def label_texts(self) -> tuple[str, ...]:
-        """The labels as options show them."""
-        return tuple(label.text for label in self.labels)
+    def label_texts(self, count: int) -> list[str]:
+        """The labels of a question with `count` options, as the options show them."""
+        return [label.text for label in labels_for(self.labels, count)]
 
     def label_ids(self, count: int) -> list[int]:
-        """The token ids of the first `count` labels."""
-        return [label.token_id for label in self.labels[:count]]
+        """The same labels as token ids."""
+        return [label.token_id for label in labels_for(self.labels, count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Candidate:
     Attributes:
         form: the form.
         marker: the whole text that opens the answer.
-        labels: as many as are wanted.
+        labels: as many as are wanted, and if possible as many pairs besides the letters.
     """
 
     form: AnswerForm
@@ -133,14 +133,14 @@ def candidates(
             verified_labels(
                 _plain_end(after) + wording.marker + form.after_marker,
                 form.label_prefix,
-                count,
+                LETTERS + count,
                 encode_texts=tokenizer.encode_texts,
                 decode=tokenizer.decode,
             ),
         )
         for form in FORMS
     ]
-    enough = [candidate for candidate in found if len(candidate.labels) == count]
+    enough = [candidate for candidate in found if len(candidate.labels) >= count]
     if not enough:
         most = max(len(candidate.labels) for candidate in found)
         raise TokenizerError(
@@ -228,11 +228,12 @@ async def _label_mass(
     deadline: float,
     wording: Wording,
 ) -> float:
-    texts = [label.text for label in candidate.labels]
+    labels = labels_for(candidate.labels, option_count(_PROBE))
+    texts = [label.text for label in labels]
     suffix = suffix_pieces(_PROBE, turn, wording=wording, marker=candidate.marker, labels=texts)
     answer = await client.label_logprobs(
         tokenizer.encode([*turn.before, *suffix]),
-        [label.token_id for label in candidate.labels[:2]],
+        [label.token_id for label in labels],
         rid=f"openjev.probe.{candidate.form.name}",
         deadline=deadline,
         routing_key="openjev.probe",

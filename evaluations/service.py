@@ -85,7 +85,7 @@ def _prepare(request: EvaluationRequest, readout: Readout, config: Config) -> Pr
         tokenizer=readout.tokenizer,
         wording=readout.wording,
         marker=readout.marker,
-        labels=readout.label_texts,
+        labels_for=readout.label_texts,
         limit=config.max_input_tokens,
     )
     check_budgets(

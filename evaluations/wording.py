@@ -26,6 +26,7 @@ class Wording:
         asks_score: the same for a score.
         option: one option, with `{label}` and `{text}`. The bracket that opens it also opens the
             answer, so that the model can copy the label behind it.
+        option_of_many: the same where there are more options than letters.
         level: describes a level whose own description is empty; `{number}` of `{count}`.
         marker: what the opened turn of the assistant begins with, before any label.
     """
@@ -42,6 +43,7 @@ class Wording:
     asks_choice: str
     asks_score: str
     option: str
+    option_of_many: str
     level: str
     marker: str
 
@@ -62,6 +64,7 @@ DEFAULT_WORDING = Wording(
     asks_choice="Which option fits best?",
     asks_score="Which level fits best?",
     option="[{label}] {text}",
+    option_of_many="{text} [{label}]",
     level="Level {number} of {count}",
     marker="Answer:",
 )

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import pytest
 
 from backend.tokenizer import ChatTokenizer
-from evaluations.labels import CANDIDATES, Label, verified_labels
+from evaluations.labels import CANDIDATES, Label, labels_for, verified_labels
 
 
 def found(tokenizer: ChatTokenizer, end: str, prefix: str, count: int) -> tuple[Label, ...]:
@@ -54,3 +54,12 @@ def test_label_that_does_not_come_back_or_is_taken_is_not_used() -> None:
 
     labels = verified_labels("end", "", 5, encode_texts=encode_texts, decode=decode)
     assert labels == (Label("A", 1), Label("C", 3))
+
+
+def test_letters_and_pairs_are_not_mixed_where_that_can_be_helped() -> None:
+    labels = [Label(text, number) for number, text in enumerate(CANDIDATES[: 26 + 30])]
+    assert labels_for(labels, 2) == labels[:2]
+    assert labels_for(labels, 26) == labels[:26]
+    assert labels_for(labels, 27) == labels[26:53]
+    assert labels_for(labels, 30) == labels[26:]
+    assert labels_for(labels, 31) == labels[:31]

@@ -12,7 +12,7 @@ from backend.vocabulary import vocabulary_from_gguf
 from evaluations.exceptions import InvalidRequest
 from evaluations.labels import CANDIDATES
 from evaluations.prompts import Prompt, build_prompt
-from evaluations.question_text import question_text
+from evaluations.question_text import option_count, question_text
 from evaluations.questions import (
     ChoiceQuestion,
     Content,
@@ -35,8 +35,12 @@ def prompt_of(
 ) -> Prompt:
     request = EvaluationRequest("jev-latest", state, questions or (PLAIN,))
     return build_prompt(
-        request, tokenizer=tokenizer, wording=W, marker=MARKER, labels=CANDIDATES, limit=limit
+        request, tokenizer=tokenizer, wording=W, marker=MARKER, labels_for=first, limit=limit
     )
+
+
+def first(count: int) -> list[str]:
+    return list(CANDIDATES[:count])
 
 
 def controls(tokenizer: ChatTokenizer, prompt: Prompt) -> list[int]:
@@ -74,7 +78,7 @@ def test_prefix_and_suffix_are_what_a_single_pass_gives(
     tiny_tokenizer: ChatTokenizer, state: Content, question: Question
 ) -> None:
     prompt = prompt_of(tiny_tokenizer, state, question)
-    content = W.task + question_text(question, W, CANDIDATES)
+    content = W.task + question_text(question, W, first(option_count(question)))
     turn = tiny_tokenizer.render([*messages_of(state), {"role": "user", "content": content}])
     whole = tiny_tokenizer.encode([*turn.before, *turn.after, MARKER])
     assert prompt.prefix_ids + prompt.suffix_ids[0] == whole

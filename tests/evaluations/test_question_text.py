@@ -3,14 +3,20 @@ from typing import Any
 import pytest
 
 from evaluations.exceptions import InvalidRequest
-from evaluations.labels import CANDIDATES
+from evaluations.labels import CANDIDATES, Label, labels_for
 from evaluations.question_text import option_count, question_text
 from evaluations.questions import ChoiceQuestion, NoulQuestion, Question, ScoreQuestion
 from evaluations.wording import DEFAULT_WORDING as W
 
+ALL = tuple(Label(text, number) for number, text in enumerate(CANDIDATES))
+
+
+def labels_of(question: Question) -> list[str]:
+    return [label.text for label in labels_for(ALL, option_count(question))]
+
 
 def shown(question: Question) -> list[str]:
-    lines = question_text(question, W, CANDIDATES).split("\n")
+    lines = question_text(question, W, labels_of(question)).split("\n")
     assert lines[0].startswith("Question: ")
     return [lines[0].removeprefix("Question: "), *lines[1:]]
 
@@ -93,11 +99,11 @@ def test_sides_say_what_yes_and_no_mean(
     assert shown(question)[1:] == [f"[A] {options[0]}", f"[B] {options[1]}"]
 
 
-def test_each_option_has_its_own_label() -> None:
-    question = ChoiceQuestion("id", {f"k{n}": None for n in range(255)}, "?")
-    labels = [line.split("]")[0][1:] for line in shown(question)[1:]]
-    assert labels == list(CANDIDATES[:255])
-    assert (labels[25], labels[26], labels[52]) == ("Z", "AA", "BA")
+def test_options_beyond_the_letters_have_pairs_behind_them() -> None:
+    few = ChoiceQuestion("id", {f"k{n}": None for n in range(26)}, "?")
+    assert (shown(few)[1], shown(few)[26]) == ("[A] k0", "[Z] k25")
+    many = ChoiceQuestion("id", {f"k{n}": None for n in range(255)}, "?")
+    assert (shown(many)[1], shown(many)[255]) == ("k0 [AA]", f"k254 [{CANDIDATES[26 + 254]}]")
 
 
 @pytest.mark.parametrize(
@@ -118,5 +124,5 @@ def test_text_that_is_nested_too_deeply_is_named() -> None:
     for _ in range(100_000):
         deep = [deep]
     with pytest.raises(InvalidRequest) as refused:
-        question_text(NoulQuestion("my id", deep), W, CANDIDATES)
+        question_text(NoulQuestion("my id", deep), W, ["A", "B"])
     assert refused.value.faults[0].loc == ("questions", "my id", "instructions")

@@ -139,7 +139,7 @@ def test_tokenizer_with_too_few_labels_is_refused_by_name(
 
 def test_full_number_of_labels_is_found(tiny_tokenizer: ChatTokenizer) -> None:
     for candidate in candidates(tiny_tokenizer, count=255):
-        assert len(candidate.labels) == 255
+        assert len(candidate.labels) >= 255
 
 
 def test_wording_that_merges_with_the_question_is_refused(tiny_tokenizer: ChatTokenizer) -> None:
