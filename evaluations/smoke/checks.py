@@ -50,43 +50,20 @@ _QUESTIONS: Json = {
         ],
     },
 }
-_COLOURS = (
-    "red",
-    "green",
-    "blue",
-    "yellow",
-    "black",
-    "white",
-    "violet",
-    "brown",
-    "pink",
-    "grey",
-    "golden",
-    "silver",
-    "turquoise",
-    "beige",
-    "scarlet",
-    "crimson",
-)
-_THINGS = (
-    "kettle",
-    "lamp",
-    "chair",
-    "umbrella",
-    "bicycle",
-    "backpack",
-    "mirror",
-    "clock",
-    "guitar",
-    "ladder",
-    "basket",
-    "candle",
-    "carpet",
-    "helmet",
-    "teapot",
-    "telescope",
-)
-_TARGET = "violet umbrella"
+# fmt: off
+_COLOURS = ["red", "green", "blue", "black"]
+_ANIMALS = [
+    "badger", "bear", "beaver", "bee", "buffalo", "butterfly", "camel", "cat", "chicken", "cow",
+    "crab", "crocodile", "deer", "dog", "dolphin", "donkey", "duck", "eagle", "elephant", "falcon",
+    "fish", "fox", "frog", "giraffe", "goat", "goose", "hamster", "hedgehog", "horse", "jellyfish",
+    "kangaroo", "koala", "lion", "lizard", "monkey", "moose", "mouse", "octopus", "otter", "owl",
+    "panda", "parrot", "peacock", "penguin", "pig", "pigeon", "polar bear", "rabbit", "rat",
+    "raven", "reindeer", "seal", "shark", "sheep", "snail", "snake", "spider", "squirrel", "swan",
+    "tiger", "turtle", "whale", "wolf", "zebra",
+]
+# fmt: on
+_POSTER = "My daughter's favourite animal is the penguin. She has a poster of one above her bed."
+_FAVOURITE = "penguin"
 
 
 def checks(session: Session, report: Report) -> Iterator[Check]:
@@ -127,20 +104,18 @@ def _first_answer(session: Session, report: Report) -> tuple[httpx.Response, flo
 
 def _shape_checks(first: Json, body: Json) -> Iterator[Check]:
     answers = body.get("answers", {})
+    in_order = list(answers) == list(_QUESTIONS)
     yield _mechanics(
-        "every question is answered, in order", list(answers) == list(_QUESTIONS), list(answers)
+        "every question is answered, in order", in_order, len(answers) if in_order else [*answers]
     )
-    types = {id_: answer.get("type") for id_, answer in answers.items()}
-    wanted = {id_: question["type"] for id_, question in _QUESTIONS.items()}
-    yield _mechanics("noul, choice and score answers have their own type", types == wanted, types)
+    types = [answer.get("type") for answer in answers.values()]
+    wanted = [question["type"] for question in _QUESTIONS.values()]
+    yield _mechanics("each answer has the type that was asked for", types == wanted, set(types))
     if types != wanted:
         raise SmokeError("The answers do not have the types that were asked for.")
-    sums = {id_: sum(a["probabilities"].values()) for id_, a in answers.items() if "noul" not in a}
-    yield _mechanics(
-        "probabilities sum to 1",
-        all(abs(total - 1) <= _SUM_TOLERANCE for total in sums.values()),
-        sums,
-    )
+    distributions = [a["probabilities"] for a in answers.values() if "probabilities" in a]
+    error = max(abs(sum(shares.values()) - 1) for shares in distributions)
+    yield _mechanics("probabilities sum to 1", error <= _SUM_TOLERANCE, f"off by {error:.1g}")
     inside = {id_: value for id_, value in _numbers(answers) if not 0 <= value <= 1}
     yield _mechanics("every probability lies in [0, 1]", not inside, inside or "all do")
     expected = sum(int(i) * p for i, p in answers["urgency"]["probabilities"].items())
@@ -195,36 +170,36 @@ def _meaning_checks(answers: Json) -> Iterator[Check]:
 
 def _limit_checks(session: Session) -> Iterator[Check]:
     limit = (session.get("/v1/limits") or {}).get("max_answers", 64)
-    state = (
-        "The parcel that arrived this morning was not what I had ordered: instead of a blue lamp "
-        f"there was a {_TARGET} in it."
-    )
-    response, _ = session.timed(state, {"arrived": _many_options(limit)})
-    answered = response.status_code == 200
-    yield _mechanics(f"a question with {limit} answers is answered", answered, explain(response))
-    if answered:
-        answer = json_body(response)["answers"]["arrived"]
-        share = answer["probabilities"][_TARGET]
-        yield _meaning(
-            f"the right one of {limit} answers is found",
-            answer["choice"] == _TARGET,
-            f"{share:.2f}",
-        )
-    response, _ = session.timed(state, {"arrived": _many_options(limit + 1)})
-    refused = response.status_code == 422 and str(limit) in response.text
+    response, _ = session.timed(_POSTER, {"favourite": _many_options(limit)})
     yield _mechanics(
-        f"{limit + 1} answers are refused, naming the limit", refused, explain(response)
+        f"a question with {limit} answers is answered",
+        response.status_code == 200,
+        explain(response),
+    )
+    response, _ = session.timed(_POSTER, {"favourite": _many_options(limit + 1)})
+    yield _mechanics(
+        f"{limit + 1} answers are refused, naming the limit",
+        response.status_code == 422 and str(limit) in response.text,
+        explain(response),
+    )
+    if limit < len(_ANIMALS):
+        return
+    response, _ = session.timed(_POSTER, {"favourite": _many_options(len(_ANIMALS))})
+    answer = json_body(response)["answers"]["favourite"]
+    yield _meaning(
+        f"the right one of {len(_ANIMALS)} answers is found",
+        answer["choice"] == _FAVOURITE,
+        f"{answer['choice']}, {answer['probabilities'][_FAVOURITE]:.2f}",
     )
 
 
 def _many_options(count: int) -> Json:
-    names = [f"{colour} {thing}" for thing in _THINGS for colour in _COLOURS]
-    target = names.index(_TARGET)
-    first = max(0, min(target - count // 2, len(names) - count))
+    """As many animals as wanted: the plain ones first, then coloured ones."""
+    coloured = [f"{colour} {animal}" for colour in _COLOURS for animal in _ANIMALS]
     return {
         "type": "choice",
-        "instructions": "What was in the parcel that arrived?",
-        "criteria": {name: f"A {name}" for name in names[first : first + count]},
+        "instructions": "Which animal does the girl like best?",
+        "criteria": dict.fromkeys([*_ANIMALS, *coloured][:count]),
     }
 
 

@@ -23,7 +23,7 @@ def right_answer(state: str, question: dict) -> int | float:
         case "noul":
             return 0.1 if "password" in question["instructions"] else 0.9
         case "choice":
-            wanted = ("billing", "violet umbrella")
+            wanted = ("billing", "penguin")
             return next(i for i, key in enumerate(question["criteria"]) if key in wanted)
         case _:
             return len(question["criteria"]) - 1
