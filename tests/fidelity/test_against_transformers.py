@@ -84,9 +84,7 @@ def answers(served):
 def prompts(served):
     """The token ids and label ids of every question, by state."""
     profile, running = served
-    config, _ = load_config(
-        {"OPENJEV_PROFILE": profile, "OPENJEV_BACKEND_URL": running.engine_url}
-    )
+    config, _ = load_config({"OPENJEV_PROFILE": profile, "OPENJEV_BACKEND_URL": running.engine_url})
     readout = asyncio.run(_readout(config))
     return {name: _branches(state, readout, config) for name, state in STATES.items()}
 
