@@ -217,7 +217,7 @@ async def test_health_probes_leave_the_default_log_quiet(
         await api.get("/health")
         await api.get("/health/live")
     assert not caplog.records
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, logger="evaluations.request_log"):
         await api.get("/health")
     assert "GET '/health'" in caplog.text
 
