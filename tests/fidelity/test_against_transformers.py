@@ -20,8 +20,6 @@ from evaluations.serializers import read_evaluation
 from tests.conftest import free_port
 from tests.support.served import serve
 
-torch = pytest.importorskip("torch", reason="run `make test-fidelity`, which installs torch")
-
 pytestmark = [pytest.mark.fidelity, pytest.mark.timeout(1800)]
 
 TOLERANCE = 1e-4
@@ -121,6 +119,7 @@ def _branches(state, readout, config):
 @pytest.fixture(scope="module")
 def reference(served, prompts):
     """Label probabilities by `transformers`, by state and question."""
+    import torch
     from transformers import AutoModelForCausalLM
 
     path = locate(load_config({"OPENJEV_PROFILE": served[0]})[0])
