@@ -97,7 +97,7 @@ def _refuse_unsupported(body: dict[str, Any]) -> None:
         raise BadRequest("The embedded engine takes input_ids only, no text and no input_embeds.")
     if body.get("stream"):
         raise BadRequest("The embedded engine does not stream. Leave stream out or set it false.")
-    if body.get("logprob_start_len") not in {None, -1}:
+    if body.get("logprob_start_len") not in (None, -1):  # a set could not look for a list
         raise BadRequest("The embedded engine gives no prompt log-probabilities. Leave it at -1.")
     if body.get("top_logprobs_num"):
         raise BadRequest("The embedded engine knows no top_logprobs_num. Use token_ids_logprob.")

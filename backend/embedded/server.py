@@ -92,7 +92,7 @@ class EngineServer:
         except BadRequest as error:
             return _error(str(error), 400)
         except QueueFull:
-            return _object_error("The request queue is full.", 503, kind="503")
+            return _queue_full()
         except (ArithmeticError, EngineFailed) as error:
             return _error(str(error), 500)
         except web.HTTPRequestEntityTooLarge:
@@ -113,14 +113,11 @@ class EngineServer:
         ready = self._scheduler.ready
         return ready.result() if ready.done() and not ready.cancelled() else None
 
-    def _limits(self, model: Model) -> Limits:
-        architecture = model.architecture
-        length = min(self._options.context_length, architecture.context_length)
-        return Limits(architecture.vocabulary, length)
-
     def _loaded(self) -> tuple[Model, Limits]:
         model = self._scheduler.ready.result(0)
-        return model, self._limits(model)
+        architecture = model.architecture
+        length = min(self._options.context_length, architecture.context_length)
+        return model, Limits(architecture.vocabulary, length)
 
     async def generate(self, request: web.Request) -> web.Response:
         """`POST /generate`: one token, or none, after one prompt or several."""
@@ -208,7 +205,7 @@ class EngineServer:
         return web.json_response({"object": "list", "data": [entry]})
 
     async def abort_request(self, request: web.Request) -> web.Response:
-        """Abort every request whose rid starts with the one given, or all; always 200."""
+        """Abort every request whose rid starts with the one given, or all; 200 even if none is."""
         body = await _json_body(request)
         fields = body if isinstance(body, dict) else {}
         rid = fields.get("rid")
@@ -255,6 +252,7 @@ def _error(message: str, status: int) -> web.Response:
     return web.json_response({"error": {"message": message}}, status=status)
 
 
-def _object_error(message: str, status: int, *, kind: str) -> web.Response:
-    body = {"object": "error", "message": message, "type": kind, "param": None, "code": status}
-    return web.json_response(body, status=status)
+def _queue_full() -> web.Response:
+    message = "The request queue is full."
+    body = {"object": "error", "message": message, "type": "503", "param": None, "code": 503}
+    return web.json_response(body, status=503)

@@ -185,6 +185,7 @@ BAD_BODIES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"input_ids": [1], "stream": True}, "does not stream"),
     ({"input_ids": [1], "logprob_start_len": 0}, "no prompt log-probabilities"),
+    ({"input_ids": [[1]], "logprob_start_len": [0]}, "no prompt log-probabilities"),
     ({"input_ids": [1], "top_logprobs_num": 3}, "top_logprobs_num"),
     ({"input_ids": [1], "rid": 5}, "rid must be a string"),
     ({"input_ids": [1], "rid": ["a"]}, "rid must be a string"),
