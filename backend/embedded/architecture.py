@@ -4,6 +4,7 @@ A model that differs from what the forward pass does in any way that shows in it
 list of tensors is refused with a sentence: a wrong answer would look like a right one.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -96,7 +97,8 @@ class _Numbers:
 
     def real(self, key: str, default: float | None = None) -> float:
         value: Any = self._file.metadata.get(f"{self._name}.{key}", default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 < value < math.inf:  # also refuses NaN
             raise _refusal(self._file, f"{self._name}.{key} is missing or not a positive number")
         return float(value)
 
@@ -116,7 +118,7 @@ def _refuse_extensions(file: GgufFile, name: str) -> None:
             raise _refusal(file, f"it needs {what} ({name}.{key}), which are not supported")
 
 
-def tensor_shapes(architecture: Architecture) -> Iterator[tuple[str, tuple[int, ...], bool]]:
+def _tensor_shapes(architecture: Architecture) -> Iterator[tuple[str, tuple[int, ...], bool]]:
     """Name, shape and necessity of every tensor the forward pass knows."""
     a = architecture
     keys = a.key_heads * a.head_size
@@ -128,7 +130,8 @@ def tensor_shapes(architecture: Architecture) -> Iterator[tuple[str, tuple[int, 
         yield prefix + "attn_norm.weight", (a.width,), True
         for part, size in (("q", a.width), ("k", keys), ("v", keys)):
             yield f"{prefix}attn_{part}.weight", (size, a.width), True
-            yield f"{prefix}attn_{part}.bias", (size,), a.name == "qwen2"
+            if a.name == "qwen2":
+                yield f"{prefix}attn_{part}.bias", (size,), True
         yield prefix + "attn_output.weight", (a.width, a.width), True
         yield prefix + "ffn_norm.weight", (a.width,), True
         yield prefix + "ffn_gate.weight", (a.hidden, a.width), True
@@ -138,7 +141,7 @@ def tensor_shapes(architecture: Architecture) -> Iterator[tuple[str, tuple[int, 
 
 def _check_tensors(file: GgufFile, architecture: Architecture) -> None:
     known = set()
-    for name, shape, needed in tensor_shapes(architecture):
+    for name, shape, needed in _tensor_shapes(architecture):
         known.add(name)
         tensor = file.tensors.get(name)
         if tensor is None:

@@ -235,8 +235,7 @@ def _rotate(heads: Floats, rotation: tuple[Floats, Floats], *, interleaved: bool
 def _load_layer(file: GgufFile, number: int, pool: ComputePool) -> _Layer:
     tensors = file.tensors
     prefix = f"blk.{number}."
-    biases = [tensors.get(f"{prefix}attn_{part}.bias") for part in "qkv"]
-    given = [vector(bias) for bias in biases if bias is not None]
+    biases = [f"{prefix}attn_{part}.bias" for part in "qkv"]
 
     def linear(name: str) -> Linear:
         return load_linear(tensors[f"{prefix}{name}.weight"], pool)
@@ -244,7 +243,9 @@ def _load_layer(file: GgufFile, number: int, pool: ComputePool) -> _Layer:
     return _Layer(
         attention_norm=vector(tensors[prefix + "attn_norm.weight"]),
         queries_keys_values=(linear("attn_q"), linear("attn_k"), linear("attn_v")),
-        bias=np.concatenate(given) if len(given) == len(biases) else None,
+        bias=np.concatenate([vector(tensors[bias]) for bias in biases])
+        if biases[0] in tensors
+        else None,
         attention_output=linear("attn_output"),
         feed_forward_norm=vector(tensors[prefix + "ffn_norm.weight"]),
         gate=linear("ffn_gate"),

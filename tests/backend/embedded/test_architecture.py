@@ -1,5 +1,6 @@
 """Models that the forward pass would get wrong are refused by name of the reason."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def opened(path: Path) -> GgufFile:
     return GgufFile(write_tiny_gguf(path))
 
 
-@pytest.mark.parametrize("value", [None, 0, "many", True, 2.5])
+@pytest.mark.parametrize("value", [None, 0, "many", True, 2.5, math.inf, math.nan])
 def test_missing_or_senseless_number_is_named(tmp_path: Path, value: object) -> None:
     file = opened(tmp_path / "m.gguf")
     file.metadata["qwen2.block_count"] = value
@@ -61,6 +62,13 @@ def test_foreign_tensor_is_refused(tmp_path: Path) -> None:
     file = opened(tmp_path / "m.gguf")
     file.tensors["blk.0.attn_q_norm.weight"] = file.tensors["output_norm.weight"]
     with pytest.raises(GgufError, match="attn_q_norm"):
+        read_architecture(file)
+
+
+def test_biases_are_qwens_alone(tmp_path: Path) -> None:
+    file = GgufFile(write_tiny_gguf(tmp_path / "m.gguf", architecture="llama"))
+    file.tensors["blk.0.attn_q.bias"] = file.tensors["output_norm.weight"]
+    with pytest.raises(GgufError, match=r"attn_q\.bias"):
         read_architecture(file)
 
 
