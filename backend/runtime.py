@@ -97,7 +97,10 @@ async def run(
         seconds = _DRAIN_SECONDS if code == 0 else _DRAIN_DEAD_SECONDS
         at_once = await _unless_hurried(signals, _drain(api, lifespan, seconds))
         if engine is not None:
-            await engine.stop(0 if at_once or code else _ENGINE_GRACE_SECONDS)
+            if not (at_once or code):
+                at_once = await _unless_hurried(signals, engine.stop(_ENGINE_GRACE_SECONDS))
+            if at_once or code:
+                await engine.stop(0)
         signals.remove()
     return CUT_SHORT if at_once else code
 
@@ -151,15 +154,15 @@ async def _drain(api: Api | None, lifespan: Lifespan | None, seconds: float) -> 
         await api.finish_answers(min(seconds, 1.0))
 
 
-async def _unless_hurried(signals: _Signals, drain: Coroutine[Any, Any, None]) -> bool:
-    """Run `drain`, but no longer than until the second signal; tell whether it was cut short."""
-    draining = asyncio.create_task(drain)
+async def _unless_hurried(signals: _Signals, work: Coroutine[Any, Any, None]) -> bool:
+    """Do `work`, but no longer than until the second signal; tell whether it was cut short."""
+    working = asyncio.create_task(work)
     hurried = asyncio.create_task(signals.at_once.wait())
-    await asyncio.wait([draining, hurried], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([working, hurried], return_when=asyncio.FIRST_COMPLETED)
     cut_short = hurried.done()
     hurried.cancel()
-    draining.cancel()
-    (failure, _) = await asyncio.gather(draining, hurried, return_exceptions=True)
+    working.cancel()
+    (failure, _) = await asyncio.gather(working, hurried, return_exceptions=True)
     if isinstance(failure, Exception):
-        logger.error("Stopping the API failed.", exc_info=failure)
+        logger.error("Stopping failed.", exc_info=failure)
     return cut_short

@@ -17,10 +17,11 @@ class Log(list):
 
 
 class StandInEngine:
-    def __init__(self, log, *, start_error=None):
+    def __init__(self, log, *, start_error=None, ignores_sigterm=False):
         self.log = log
         self.code = asyncio.get_running_loop().create_future()
         self.start_error = start_error
+        self.ignores_sigterm = ignores_sigterm
 
     async def start(self):
         self.log.append("engine starts")
@@ -35,6 +36,9 @@ class StandInEngine:
 
     async def stop(self, grace):
         self.log.append(f"engine stops {grace:g}")
+        if self.ignores_sigterm and grace:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
 
 
 class StandInApi:
@@ -175,6 +179,16 @@ async def test_a_second_signal_cuts_the_draining_short(log, healthy):
     os.kill(os.getpid(), signal.SIGTERM)
     assert await task == 130
     assert log[-1] == "engine stops 0"
+
+
+async def test_a_second_signal_cuts_the_engines_grace_short(log, healthy):
+    healthy()["future"].set_result(True)
+    task = start(log, engine=StandInEngine(log, ignores_sigterm=True))
+    await until(log, "say Ready")
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(5):
+        assert await task == 130
+    assert log[-2:] == ["engine stops 10", "engine stops 0"]
 
 
 async def test_a_failure_while_draining_still_stops_the_engine(log, healthy, caplog):
