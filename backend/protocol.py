@@ -171,7 +171,7 @@ def error_message(body: bytes) -> str:
     text = body.decode("utf-8", "replace")
     try:
         parsed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     if not isinstance(parsed, dict):
         return text

@@ -163,6 +163,13 @@ def test_no_bytes_whatever_raise_anything_but_engine_errors(body):
     assert isinstance(protocol.failure(500, body), EngineError)
 
 
+def test_an_answer_nested_without_end_is_no_crash():
+    body = b'{"error":' * 100_000
+    with pytest.raises(EngineProtocolError):
+        parse(body)
+    assert type(protocol.failure(400, body)) is EngineRejected
+
+
 PATH = "/opt/secret/server.py prompt text"
 ENVELOPES = [
     {"error": {"message": PATH, "code": 400}},
