@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 from backend.profiles import DEFAULT_PROFILE, PROFILES, Profile
+from backend.setting_values import directory, header_text, http_url, integer, number, one_of, text
 
 PREFIX = "OPENJEV_"
 MAX_LABELS = 255
@@ -90,76 +90,15 @@ class Problem:
     fatal: bool = True
 
 
-def _integer(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
-            raise ValueError
-        return value
-
-    return parse
-
-
-def _number(low: float, high: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        value = float(text)
-        if not low <= value <= high:  # also refuses NaN
-            raise ValueError
-        return value
-
-    return parse
-
-
-def _one_of(*names: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in names:
-            raise ValueError
-        return text
-
-    return parse
-
-
-def _text(text: str) -> str:
-    if not text.strip() or not text.isprintable():
-        raise ValueError
-    return text
-
-
-def _header_text(text: str) -> str:
-    if not text.isascii() or not text.isprintable() or " " in text or not text:
-        raise ValueError
-    return text
-
-
-def http_url(text: str) -> str:
-    """Check the base address of a server and drop its trailing slash.
-
-    Raises:
-        ValueError: without an http(s) scheme and a host, or with a query, fragment or bad port.
-    """
-    parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError
-    _ = parts.port  # raises ValueError for a port that is no number
-    return text.rstrip("/")
-
-
-def _directory(text: str) -> Path:
-    path = Path(_text(text)).expanduser()
-    if not path.is_absolute() or (path.exists() and not path.is_dir()):
-        raise ValueError
-    return path
-
-
 def _count(name: str, default: int, low: int, high: int, meaning: str) -> Setting:
     return Setting(
-        name, default, _integer(low, high), f"a whole number from {low} to {high}", meaning
+        name, default, integer(low, high), f"a whole number from {low} to {high}", meaning
     )
 
 
 def _seconds(name: str, default: float, low: float, high: float, meaning: str) -> Setting:
     allowed = f"a number of seconds from {low:g} to {high:g}"
-    return Setting(name, default, _number(low, high), allowed, meaning)
+    return Setting(name, default, number(low, high), allowed, meaning)
 
 
 _KEY = "printable ASCII without spaces"
@@ -168,35 +107,35 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "PROFILE",
         DEFAULT_PROFILE,
-        _one_of(*PROFILES),
+        one_of(*PROFILES),
         f"one of {', '.join(PROFILES)}",
         "The model and what goes with it.",
     ),
     Setting(
         "MODEL",
         None,
-        _text,
+        text,
         "a hub id or the path of a local file or directory",
         "Weights and tokenizer; the profile's by default.",
     ),
     Setting(
         "REVISION",
         None,
-        _text,
+        text,
         "a commit, tag or branch name",
         "Checkpoint revision of a hub id; the profile's by default, unset for a local path.",
     ),
     Setting(
         "SERVED_MODEL_NAME",
         None,
-        _text,
+        text,
         "a non-empty name",
         "Public model id; the profile's by default.",
     ),
     Setting(
         "WEIGHTS_DIR",
         "~/.cache/openjev",
-        _directory,
+        directory,
         "an absolute path that is, or can become, a directory",
         "Where fetched weights are kept.",
     ),
@@ -204,7 +143,7 @@ SETTINGS: tuple[Setting, ...] = (
         "BACKEND_URL",
         "http://127.0.0.1:30000",
         http_url,
-        "an http or https address without query or fragment",
+        "an http or https address without user, query or fragment",
         "Where the engine answers.",
     ),
     _count("MAX_QUESTIONS", 64, 1, 1024, "Questions in one request."),
@@ -234,19 +173,19 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "TEMPERATURE",
         1.0,
-        _number(0.01, 100),
+        number(0.01, 100),
         "a number from 0.01 to 100",
         "Divides the label log-probabilities before they are normalised.",
     ),
     Setting(
         "CONFIDENCE",
         "entropy",
-        _one_of("entropy", "typesafe"),
+        one_of("entropy", "typesafe"),
         "entropy or typesafe",
         "How `confidence` is computed.",
     ),
-    Setting("API_KEY", None, _header_text, _KEY, "Bearer key of everything under `/v1/`.", True),
-    Setting("BACKEND_API_KEY", None, _header_text, _KEY, "Bearer key of the engine.", True),
+    Setting("API_KEY", None, header_text, _KEY, "Bearer key of everything under `/v1/`.", True),
+    Setting("BACKEND_API_KEY", None, header_text, _KEY, "Bearer key of the engine.", True),
 )
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -267,13 +206,13 @@ def load_config(environ: Mapping[str, str] = os.environ) -> tuple[Config, list[P
     problems = [_unknown(name) for name in environ if _is_unknown(name)]
     given: dict[str, object] = {}
     for setting in SETTINGS:
-        text = environ.get(PREFIX + setting.name, "")
-        if not text:
+        given_text = environ.get(PREFIX + setting.name, "")
+        if not given_text:
             continue
         try:
-            given[setting.name] = setting.parse(text)
+            given[setting.name] = setting.parse(given_text)
         except ValueError:
-            problems.append(_refused(setting, text))
+            problems.append(_refused(setting, given_text))
     config = _assemble(given)
     problems += _contradictions(config)
     return config, sorted(problems, key=lambda problem: not problem.fatal)
@@ -307,9 +246,9 @@ def _contradictions(config: Config) -> list[Problem]:
     return [Problem("OPENJEV_MAX_TOTAL_INPUT_TOKENS", message)]
 
 
-def _refused(setting: Setting, text: str) -> Problem:
+def _refused(setting: Setting, given_text: str) -> Problem:
     variable = PREFIX + setting.name
-    shown = "a value that is not allowed" if setting.secret else repr(text[:80])
+    shown = "a value that is not allowed" if setting.secret else repr(given_text[:80])
     return Problem(variable, f"{variable} is {shown}. It must be {setting.allowed}.")
 
 

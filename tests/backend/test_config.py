@@ -36,10 +36,12 @@ def test_every_field_of_the_config_has_exactly_one_variable():
         ("MODEL", " "),
         ("WEIGHTS_DIR", "relative/path"),
         ("WEIGHTS_DIR", __file__),
+        ("WEIGHTS_DIR", "~nobody-of-that-name/weights"),
         ("BACKEND_URL", "127.0.0.1:30000"),
         ("BACKEND_URL", "http://127.0.0.1:notaport"),
         ("BACKEND_URL", "http://[::1"),
         ("BACKEND_URL", "http://host/?query=1"),
+        ("BACKEND_URL", "http://user@host"),
         ("MAX_QUESTIONS", "0"),
         ("MAX_QUESTIONS", "many"),
         ("MAX_ANSWERS", "256"),
@@ -99,6 +101,13 @@ def test_an_empty_value_counts_as_unset_and_a_home_directory_is_expanded():
     assert problems == []
     assert config.max_answers == 64
     assert config.weights_dir == Path.home() / "weights"
+
+
+def test_a_directory_that_cannot_be_looked_into_is_the_downloads_business():
+    path = "/" + "x" * 300  # as a directory of another user: looking for it is an OSError
+    config, problems = load_config({"OPENJEV_WEIGHTS_DIR": path})
+    assert problems == []
+    assert str(config.weights_dir) == path
 
 
 def test_keys_do_not_show_when_a_config_is_printed():

@@ -8,7 +8,7 @@ import httpx
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from backend.config import http_url
+from backend.setting_values import http_url
 from evaluations.smoke import Report, run
 
 _VERDICTS = {
