@@ -29,6 +29,7 @@ from backend.embedded.requests import (
 )
 
 # Tokens of one forward pass: bounds its memory, and how long a newcomer waits for the next one.
+# Only a single branch may be longer, up to the cache's MAX_BRANCH_TOKENS.
 MAX_PASS_TOKENS = 512
 # Branches of one evaluation arrive within milliseconds. Measured with 16 over HTTP: without
 # waiting, the first is read alone in a pass of its own; with 2 ms, all are read in one.

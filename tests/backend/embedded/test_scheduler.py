@@ -143,6 +143,23 @@ def test_large_sets_are_split(model: WatchedModel, start: Callable[..., Schedule
     assert model.passes[1:] == [[200, 200], [200, 200]]
 
 
+def test_branch_longer_than_a_pass_is_read_alone_and_whole(
+    model: WatchedModel, start: Callable[..., Scheduler]
+) -> None:
+    model.open()
+    scheduler = start()
+    answer(scheduler, PREFIX)
+    long = PREFIX + tuple(n % 800 for n in range(600))
+    requests = [Request(f"b{n}", ids, (1, 2, 3)) for n, ids in enumerate([long, branch(1)])]
+    scheduler.submit(requests)
+    results = [request.future.result(WAIT) for request in requests]
+    assert model.passes == [[60], [600], [5]]
+    assert [result.cached_tokens for result in results] == [60, 60]
+    alone = answer(start(cache_bytes=0), long)
+    assert model.passes[-2:] == [[512], [148]]
+    np.testing.assert_allclose(np.exp(results[0].logprobs), np.exp(alone.logprobs), atol=1e-5)
+
+
 def test_long_prompt_is_read_in_chunks_and_its_beginning_reused(
     model: WatchedModel, start: Callable[..., Scheduler]
 ) -> None:
