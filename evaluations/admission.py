@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from evaluations.exceptions import Fault, InvalidRequest, Overloaded
+from evaluations.quoting import shortened
 
 OUTPUT_TOKENS = 1
 """Every engine call makes one token, and the engine needs room for it."""
@@ -106,10 +107,9 @@ def question_too_long(question_id: str, tokens: int, limit: int, prefix_tokens: 
         limit: tokens of one branch.
         prefix_tokens: how many of `tokens` are the state's.
     """
-    shown = question_id if len(question_id) <= 80 else question_id[:80] + "…"
     share = f", {prefix_tokens} of them for the state" if prefix_tokens else " or more by itself"
     message = (
-        f"Question {shown!r} needs {tokens} tokens{share}; state, question and one token of "
-        f"output together may have {limit}. Shorten the question or the state."
+        f"Question {shortened(question_id)!r} needs {tokens} tokens{share}; state, question and "
+        f"one token of output together may have {limit}. Shorten the question or the state."
     )
     return Fault("too_many_tokens", ("questions", question_id), message)

@@ -25,6 +25,7 @@ from rest_framework.response import Response
 from backend import errors as engine
 from evaluations import exceptions as refused
 from evaluations.exceptions import Fault
+from evaluations.quoting import shortened
 from evaluations.request_log import request_id_of
 
 logger = logging.getLogger(__name__)
@@ -134,7 +135,15 @@ def not_found(request: HttpRequest, exception: Exception) -> JsonResponse:
 
 def server_error(request: HttpRequest) -> JsonResponse:
     """Answer an exception outside of a view (`handler500`); Django has logged it."""
-    return _plain(Refusal(500, _internal_message(request)))
+    return _plain(Refusal(500, internal_message(request_id_of(request))))
+
+
+def internal_message(request_id: str) -> str:
+    """Say that something failed which nobody foresaw; the cause is logged under the id."""
+    return (
+        f"The server failed unexpectedly. The request id {request_id} is in its log beside the "
+        "cause."
+    )
 
 
 def _plain(refusal: Refusal) -> JsonResponse:
@@ -171,15 +180,9 @@ def _not_found(request: HttpRequest | Any) -> Refusal:
 
 
 def _unforeseen(error: Exception, request: HttpRequest | Any) -> Refusal:
-    logger.error("%s failed with an unexpected exception.", request_id_of(request), exc_info=error)
-    return Refusal(500, _internal_message(request))
-
-
-def _internal_message(request: HttpRequest | Any) -> str:
-    return (
-        "The server failed unexpectedly. "
-        f"The request id {request_id_of(request)} is in its log beside the cause."
-    )
+    request_id = request_id_of(request)
+    logger.error("%s failed with an unexpected exception.", request_id, exc_info=error)
+    return Refusal(500, internal_message(request_id))
 
 
 def _retry_after(seconds: int) -> dict[str, str]:
@@ -197,7 +200,7 @@ def _summary(faults: Sequence[Fault]) -> str:
 def _fault_body(fault: Fault) -> dict[str, Any]:
     body: dict[str, Any] = {
         "type": fault.type,
-        "loc": ["body", *fault.loc],
+        "loc": ["body", *map(shortened, fault.loc)],
         "msg": fault.message,
     }
     if fault.input is not None:

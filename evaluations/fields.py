@@ -1,4 +1,4 @@
-"""Fields that read JSON exactly as it is meant, and the sentences that refuse it.
+"""Fields that read JSON exactly as it is meant.
 
 Nothing is coerced: a number is no string, `true` is no number. A field collects every fault of its
 value, with paths relative to the value; whoever holds the field puts its own name in front.
@@ -13,8 +13,8 @@ from rest_framework import serializers
 
 from evaluations.exceptions import Fault
 from evaluations.questions import Content
+from evaluations.quoting import counted, echoed, found, shortened
 
-SHOWN_CHARACTERS = 80
 _CONTENT = (str, list, dict)
 
 
@@ -32,50 +32,13 @@ class FieldFaults(serializers.ValidationError):
     def under(self, *path: str | int, prefix: str = "") -> Iterator[Fault]:
         """Give the faults as seen from a container of the value."""
         for fault in self.faults:
-            loc = (*map(shortened, path), *fault.loc)
-            yield Fault(fault.type, loc, prefix + fault.message, fault.input)
-
-
-def shortened(part: Any) -> Any:
-    """Cut a text that is too long to be repeated in an answer; leave anything else as it is."""
-    if isinstance(part, str) and len(part) > SHOWN_CHARACTERS:
-        return part[:SHOWN_CHARACTERS] + "…"
-    return part
-
-
-def found(value: Any) -> str:
-    """Name a JSON value in a sentence: its kind, and itself where it is short."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return f"the number {shortened(str(value))}"
-        case str():
-            return f"the string {shortened(value)!r}"
-        case list():
-            return f"an array of {counted(len(value), 'item')}"
-        case _:
-            return f"an object with {counted(len(value), 'key')}"
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 item`, `2 items`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def echoed(value: Any) -> Any:
-    """What a fault's `input` shows of a value; never more than a line of it."""
-    if isinstance(value, list | dict) or (isinstance(value, int) and value.bit_length() > 64):
-        return found(value)
-    return shortened(value)
+            yield Fault(fault.type, (*path, *fault.loc), prefix + fault.message, fault.input)
 
 
 def wrong_type(subject: str, must_be: str, value: Any, *loc: str | int) -> Fault:
     """The fault of a value of the wrong JSON type."""
     message = f"{subject} must be {must_be}, but it is {found(value)}."
-    return Fault("wrong_type", tuple(map(shortened, loc)), message, echoed(value))
+    return Fault("wrong_type", loc, message, echoed(value))
 
 
 class StrictField(serializers.Field[Any, Any, Any, Any]):

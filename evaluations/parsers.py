@@ -20,7 +20,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 
 from evaluations.exceptions import Fault, InvalidRequest
-from evaluations.fields import shortened
+from evaluations.quoting import shortened
 
 MAX_NESTING = 128
 """Arrays and objects inside each other. Far below Python's recursion limit, which the reader, the

@@ -21,9 +21,6 @@ from evaluations.fields import (
     StrictField,
     TypeField,
     count_faults,
-    echoed,
-    found,
-    shortened,
     wrong_type,
 )
 from evaluations.questions import (
@@ -33,6 +30,7 @@ from evaluations.questions import (
     Question,
     ScoreQuestion,
 )
+from evaluations.quoting import echoed, found, shortened
 from evaluations.transcripts import messages_of, transcript_of
 
 _INSTRUCTIONS = "What is asked: text, or structured content that the model reads as JSON."

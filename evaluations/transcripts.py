@@ -12,6 +12,7 @@ from typing import Any
 
 from evaluations.exceptions import Fault, InvalidRequest
 from evaluations.questions import Content
+from evaluations.quoting import found, shortened
 
 ROLES = ("system", "user", "assistant", "tool")
 _AS_ROLES = "one of 'system', 'user', 'assistant' and 'tool'"
@@ -50,13 +51,13 @@ def messages_of(state: Content) -> list[dict[str, Any]]:
 def transcript_of(state: Content) -> tuple[list[dict[str, Any]], Loc] | None:
     """Find the messages in a state and where they are; `None` where it is no transcript."""
     loc: Loc = ("state",)
-    found: Any = state
+    messages: Any = state
     if isinstance(state, dict) and state.keys() == {"messages"}:
-        found, loc = state["messages"], ("state", "messages")
-    if not isinstance(found, list) or not found:
+        messages, loc = state["messages"], ("state", "messages")
+    if not isinstance(messages, list) or not messages:
         return None
-    if all(isinstance(item, dict) and "role" in item for item in found):
-        return found, loc
+    if all(isinstance(item, dict) and "role" in item for item in messages):
+        return messages, loc
     return None
 
 
@@ -82,8 +83,7 @@ def content_text(content: Content, loc: Loc) -> str:
 def _message_faults(message: dict[str, Any], loc: Loc, index: int) -> Iterator[Fault]:
     role = message["role"]
     if not isinstance(role, str) or role not in ROLES:
-        found = repr(role[:40]) if isinstance(role, str) else f"a {_kind(role)}"
-        text = f"Message {index}: `role` is {found}. It must be {_AS_ROLES}.{_DATA_HINT}"
+        text = f"Message {index}: `role` is {found(role)}. It must be {_AS_ROLES}.{_DATA_HINT}"
         yield Fault("bad_role", (*loc, "role"), text)
     yield from _content_faults(message.get("content"), (*loc, "content"), index)
     yield from _tool_call_faults(message.get("tool_calls"), (*loc, "tool_calls"), index)
@@ -94,7 +94,7 @@ def _content_faults(content: Any, loc: Loc, index: int) -> Iterator[Fault]:
         return
     if not isinstance(content, list):
         text = (
-            f"Message {index}: `content` is a {_kind(content)}. It must be a string, null or a "
+            f"Message {index}: `content` is {found(content)}. It must be a string, null or a "
             "list of text parts."
         )
         yield Fault("bad_content", loc, text)
@@ -108,8 +108,9 @@ def _content_faults(content: Any, loc: Loc, index: int) -> Iterator[Fault]:
             yield Fault("bad_part", (*loc, number), text)
         elif part["type"] != "text":
             text = (
-                f"Message {index}: part {number} of `content` is of type {part['type'][:40]!r}. "
-                "This server takes text only; leave the part out or describe it in words."
+                f"Message {index}: part {number} of `content` is of type "
+                f"{shortened(part['type'])!r}. This server takes text only; leave the part out or "
+                "describe it in words."
             )
             yield Fault("unsupported_part", (*loc, number, "type"), text)
         elif not isinstance(part.get("text"), str):
@@ -121,7 +122,7 @@ def _tool_call_faults(calls: Any, loc: Loc, index: int) -> Iterator[Fault]:
     if calls is None:
         return
     if not isinstance(calls, list):
-        text = f"Message {index}: `tool_calls` is a {_kind(calls)}. It must be a list."
+        text = f"Message {index}: `tool_calls` is {found(calls)}. It must be a list."
         yield Fault("bad_tool_calls", loc, text)
         return
     for number, call in enumerate(calls):
@@ -134,8 +135,8 @@ def _tool_call_faults(calls: Any, loc: Loc, index: int) -> Iterator[Fault]:
             yield Fault("bad_tool_calls", (*loc, number), text)
         elif not isinstance(function.get("arguments", {}), str | dict | None):
             text = (
-                f"Message {index}: the arguments of tool call {number} are a "
-                f"{_kind(function['arguments'])}. They must be an object, or one written as text."
+                f"Message {index}: the arguments of tool call {number} are "
+                f"{found(function['arguments'])}. They must be an object, or one written as text."
             )
             yield Fault("bad_tool_calls", (*loc, number), text)
 
@@ -168,8 +169,3 @@ def _with_arguments(function: dict[str, Any]) -> dict[str, Any]:
             parsed = None
         return {**function, "arguments": parsed if isinstance(parsed, dict) else arguments}
     return {**function, "arguments": arguments or {}}
-
-
-def _kind(value: Any) -> str:
-    names = {bool: "boolean", int: "number", float: "number", str: "string", list: "list"}
-    return names.get(type(value), "null" if value is None else "object")

@@ -14,6 +14,7 @@ from asgiref.typing import (
     Scope,
 )
 
+from evaluations.errors import internal_message
 from openjev_site.replies import CLOSE, send_error
 from openjev_site.request_id import request_id_of
 
@@ -51,7 +52,6 @@ class Failures:
                 scope,
                 send,
                 500,
-                "The server failed unexpectedly. "
-                f"The request id {request_id} is in its log beside the cause.",
+                internal_message(request_id),
                 headers=[CLOSE],
             )

@@ -94,6 +94,12 @@ def test_message_of_many_faults_names_the_first_and_counts_the_rest(count: int, 
     assert len(refusal.body["detail"]) == count
 
 
+def test_what_a_caller_sent_is_repeated_only_in_short() -> None:
+    fault = Fault("empty", ("questions", "x" * 1000, 3), "It is empty.")
+    (shown,) = errors.error_body(422, "Bad.", [fault])["detail"]
+    assert shown["loc"] == ["body", "questions", "x" * 80 + "…", 3]
+
+
 def test_number_of_faults_shown_is_bounded() -> None:
     body = errors.error_body(422, "Many.", [FAULT] * 10_000)
     assert len(body["detail"]) == errors.MAX_FAULTS

@@ -115,19 +115,34 @@ def test_null_and_empty_tool_calls_are_none() -> None:
     ]
 
 
-@pytest.mark.parametrize("role", [None, 5, ["user"], {"a": 1}, True, "", "developer", "User"])
-def test_odd_roles_are_named_with_their_message(role: Any) -> None:
+@pytest.mark.parametrize(
+    ("role", "said"),
+    [
+        (None, "null"),
+        (5, "the number 5"),
+        (["user"], "an array of 1 item"),
+        ({"a": 1}, "an object with 1 key"),
+        (True, "true"),
+        ("", "the string ''"),
+        ("developer", "the string 'developer'"),
+        ("User", "the string 'User'"),
+    ],
+)
+def test_odd_roles_are_named_with_their_message(role: Any, said: str) -> None:
     ((loc, message),) = faults_of([TURN, {"role": role, "content": "x"}])
     assert loc == ("state", 1, "role")
-    assert message.startswith("Message 1: `role` is ")
+    assert message.startswith(f"Message 1: `role` is {said}. It must be one of")
     assert "wrap it in an object" in message
 
 
-@pytest.mark.parametrize("content", [5, True, {"type": "text", "text": "x"}, 1.5])
-def test_content_that_is_no_text_is_named_with_its_message(content: Any) -> None:
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(5, "the number 5"), (True, "true"), ({"text": "x"}, "an object with 1 key"), (1.5, "the nu")],
+)
+def test_content_that_is_no_text_is_named_with_its_message(content: Any, said: str) -> None:
     ((loc, message),) = faults_of({"messages": [{"role": "user", "content": content}]})
     assert loc == ("state", "messages", 0, "content")
-    assert message.startswith("Message 0: `content` is a ")
+    assert message.startswith(f"Message 0: `content` is {said}")
 
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "video", "file", "Text", ""])
