@@ -56,9 +56,7 @@ class Overloaded(EvaluationError):
         retry_after: seconds after which a new try makes sense.
     """
 
-    def __init__(self, message: str, *, retry_after: int = 1) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
+    retry_after = 1
 
 
 class NotReady(EvaluationError):
@@ -68,9 +66,7 @@ class NotReady(EvaluationError):
         retry_after: seconds after which a new try makes sense.
     """
 
-    def __init__(self, message: str, *, retry_after: int = 2) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
+    retry_after = 2
 
 
 class DeadlineExceeded(EvaluationError):

@@ -1,14 +1,14 @@
 """The one live object behind the API: engine, readout, admission, and whether all of it works.
 
 Starts in the background, so that the process can answer "starting" meanwhile. An engine that is
-late or goes away is waited for, again and again; a tokenizer that does not fit stays refused.
-Knows no HTTP.
+late or goes away is waited for, again and again; a tokenizer that does not fit stays refused. Why
+something fails is for the log, since it may name files and addresses; callers learn only that it
+does. Knows no HTTP.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
@@ -22,33 +22,20 @@ from evaluations.admission import Admission
 from evaluations.catalogue import ALIAS, is_served
 from evaluations.exceptions import NotReady, UnknownModel
 from evaluations.questions import Evaluation, EvaluationRequest
+from evaluations.quoting import shortened
 from evaluations.readout import Candidate, Readout, candidates, choose_readout
 from evaluations.service import evaluate
 
 logger = logging.getLogger(__name__)
 
 Status = Literal["starting", "ok", "unavailable"]
+"""`starting` until the first readout is verified, `unavailable` when that failed or the engine does
+not answer."""
 
 HEALTH_SECONDS = 2.0
 HEALTH_MAX_AGE = 1.0
 _DESCRIBE_SECONDS = 10.0
 _RETRY_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """Whether evaluations can be answered now.
-
-    Attributes:
-        status: `starting` until the first readout is verified, `unavailable` when that failed or
-            the engine does not answer.
-        startup_seconds: how long the start took; `None` until it is over.
-        reason: a sentence, where the status is not `ok`.
-    """
-
-    status: Status
-    startup_seconds: float | None
-    reason: str | None = None
 
 
 class Runtime:
@@ -71,17 +58,17 @@ class Runtime:
         self._client = client
         self._load = load
         self._admission = Admission(config.max_concurrent_requests)
-        self._failure: str | None = None
+        self._failed = False
         self._engine_answers = False
         self._starting: asyncio.Task[None] | None = None
-        self._probe: asyncio.Task[bool] | None = None
+        self._probe: asyncio.Task[None] | None = None
         self._probed_at = 0.0
 
     @property
     def status(self) -> Status:
         """As last known; `health` asks."""
         if self.readout is None:
-            return "starting" if self._failure is None else "unavailable"
+            return "unavailable" if self._failed else "starting"
         return "ok" if self._engine_answers else "unavailable"
 
     def start(self) -> None:
@@ -97,22 +84,19 @@ class Runtime:
         await asyncio.gather(*owned, return_exceptions=True)
         await self._client.aclose()
 
-    async def health(self) -> Health:
+    async def health(self) -> Status:
         """Ask the engine how it is; callers at the same time share one answer.
 
         Answers within `HEALTH_SECONDS`, with knowledge at most `HEALTH_MAX_AGE` seconds old.
         """
-        if self.readout is None:
-            reason = self._failure or "The model is still being loaded and checked."
-            return Health(self.status, self.startup_seconds, reason)
-        now = asyncio.get_running_loop().time()
-        if self._probe is None or (self._probe.done() and now - self._probed_at > HEALTH_MAX_AGE):
-            self._probe = asyncio.create_task(self._ask_engine(), name="openjev health")
-        # One caller that gives up must not take the answer from the others.
-        if await asyncio.shield(self._probe):
-            return Health("ok", self.startup_seconds)
-        reason = f"The engine at {self._config.backend_url} does not answer."
-        return Health("unavailable", self.startup_seconds, reason)
+        if self.readout is not None:
+            now = asyncio.get_running_loop().time()
+            is_old = now - self._probed_at > HEALTH_MAX_AGE
+            if self._probe is None or (self._probe.done() and is_old):
+                self._probe = asyncio.create_task(self._ask_engine(), name="openjev health")
+            # One caller that gives up must not take the answer from the others.
+            await asyncio.shield(self._probe)
+        return self.status
 
     async def evaluate(self, request: EvaluationRequest) -> Evaluation:
         """Answer a request, if there is room for it.
@@ -125,31 +109,33 @@ class Runtime:
         """
         if not is_served(request.model, self._config):
             raise UnknownModel(
-                f"The model {request.model[:80]!r} is not served here. Ask for {ALIAS!r} or "
+                f"The model {shortened(request.model)!r} is not served here. Ask for {ALIAS!r} or "
                 f"{self._config.served_model_name!r}."
             )
         if self.readout is None:
             raise NotReady(
-                "The model is still being loaded and checked. Try again in a few seconds."
-                if self._failure is None
-                else f"No model is ready to answer. {self._failure}"
+                "The model could not be made ready; the server's log says why. Try again later."
+                if self._failed
+                else "The model is still being loaded and checked. Try again in a few seconds."
             )
         with self._admission.slot():
             return await evaluate(
                 request, readout=self.readout, client=self._client, config=self._config
             )
 
-    async def _ask_engine(self) -> bool:
+    async def _ask_engine(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(HEALTH_SECONDS):
-                self._engine_answers = await self._client.is_healthy(
-                    deadline=loop.time() + HEALTH_SECONDS
-                )
+                answers = await self._client.is_healthy(deadline=loop.time() + HEALTH_SECONDS)
         except TimeoutError:
-            self._engine_answers = False
+            answers = False
+        if answers != self._engine_answers:
+            level = logging.INFO if answers else logging.ERROR
+            change = "answers again" if answers else "does not answer any more"
+            logger.log(level, "The engine at %s %s.", self._config.backend_url, change)
+        self._engine_answers = answers
         self._probed_at = loop.time()
-        return self._engine_answers
 
     async def _start(self) -> None:
         begun = asyncio.get_running_loop().time()
@@ -158,12 +144,13 @@ class Runtime:
             tokenizer, found = await asyncio.to_thread(self._load_readouts)
             self.readout = await self._await_engine(tokenizer, found, begun)
         except TokenizerError as error:
-            self._fail(str(error))
-        except Exception as error:
+            self._failed = True
+            logger.error("%s", error)
+        except Exception:
+            self._failed = True
             logger.exception("The start-up failed.")
-            self._fail(str(error) or f"The start-up failed with {type(error).__name__}.")
         else:
-            self._failure = None
+            self._failed = False
             self._engine_answers = True
             self.startup_seconds = asyncio.get_running_loop().time() - begun
             logger.info(
@@ -180,6 +167,7 @@ class Runtime:
         self, tokenizer: ChatTokenizer, found: list[Candidate], begun: float
     ) -> Readout:
         loop = asyncio.get_running_loop()
+        last_reason = ""
         while True:
             try:
                 self._check_fit(
@@ -193,13 +181,19 @@ class Runtime:
                     deadline=loop.time() + self._config.request_timeout,
                 )
             except EngineError as error:
-                logger.debug("The engine is not ready: %s", error)
-                waited = loop.time() - begun
-                if self._failure is None and waited > self._config.startup_timeout:
-                    self._fail(
-                        f"The engine at {self._config.backend_url} was not ready within "
-                        f"{self._config.startup_timeout:g} seconds (OPENJEV_STARTUP_TIMEOUT): "
-                        f"{error} It is still being waited for."
+                if str(error) != last_reason:
+                    last_reason = str(error)
+                    logger.info(
+                        "Waiting for the engine at %s: %s", self._config.backend_url, last_reason
+                    )
+                if not self._failed and loop.time() - begun > self._config.startup_timeout:
+                    self._failed = True
+                    logger.error(
+                        "The engine at %s was not ready within %g seconds "
+                        "(OPENJEV_STARTUP_TIMEOUT): %s It is still being waited for.",
+                        self._config.backend_url,
+                        self._config.startup_timeout,
+                        last_reason,
                     )
             await asyncio.sleep(_RETRY_SECONDS)
 
@@ -218,10 +212,6 @@ class Runtime:
                 f"{config.max_input_tokens}. Start the engine with a longer context, or lower "
                 "that setting."
             )
-
-    def _fail(self, reason: str) -> None:
-        self._failure = reason
-        logger.error("%s", reason)
 
 
 @cache

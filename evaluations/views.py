@@ -101,9 +101,10 @@ class HealthView(AsyncAPIView):
     @schema.health
     async def get(self, request: Request) -> Response:
         """Answer 200 when they can, 503 while they cannot."""
-        health = await get_runtime().health()
-        body = {"status": health.status, "startup_seconds": health.startup_seconds}
-        return Response(body, status=200 if health.status == "ok" else 503)
+        runtime = get_runtime()
+        status = await runtime.health()
+        body = {"status": status, "startup_seconds": runtime.startup_seconds}
+        return Response(body, status=200 if status == "ok" else 503)
 
 
 class LivenessView(AsyncAPIView):

@@ -1,7 +1,6 @@
 """A runtime that answers at once, evenly, and remembers what it was asked."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from evaluations.questions import (
     Answer,
@@ -15,17 +14,12 @@ from evaluations.questions import (
     ScoreAnswer,
     Timing,
 )
+from evaluations.runtime import Status
 
 
 @dataclass
 class StandInReadout:
     version: str = "0123456789ab"
-
-
-@dataclass
-class StandInHealth:
-    status: Literal["starting", "ok", "unavailable"]
-    startup_seconds: float | None
 
 
 @dataclass
@@ -38,7 +32,7 @@ class StandInRuntime:
     asked: list[EvaluationRequest] = field(default_factory=list)
     failure: BaseException | None = None
     cached_tokens: int | None = 7
-    status: Literal["starting", "ok", "unavailable"] = "ok"
+    status: Status = "ok"
     startup_seconds: float | None = 1.5
     readout: StandInReadout | None = field(default_factory=StandInReadout)
 
@@ -48,8 +42,8 @@ class StandInRuntime:
     async def stop(self) -> None:
         pass
 
-    async def health(self) -> StandInHealth:
-        return StandInHealth(self.status, self.startup_seconds)
+    async def health(self) -> Status:
+        return self.status
 
     async def evaluate(self, request: EvaluationRequest) -> Evaluation:
         self.asked.append(request)

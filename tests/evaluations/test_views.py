@@ -300,7 +300,7 @@ async def test_no_body_makes_the_server_fail(post: Post, content: bytes) -> None
 async def test_failure_of_the_runtime_reaches_the_caller(
     post: Post, runtime: StandInRuntime
 ) -> None:
-    runtime.failure = NotReady("The model is still being loaded.", retry_after=3)
+    runtime.failure = NotReady("The model is still being loaded.")
     response = await post(REQUEST)
-    assert (response.status_code, response["Retry-After"]) == (503, "3")
+    assert (response.status_code, response["Retry-After"]) == (503, "2")
     assert response.json()["error"]["message"] == "The model is still being loaded."
