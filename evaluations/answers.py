@@ -144,7 +144,7 @@ class ModelsSerializer(serializers.Serializer[Any]):
 
 
 class LimitsSerializer(serializers.Serializer[Any]):
-    """What this server admits."""
+    """What this server admits; the fields are those of `backend.config.Config`."""
 
     max_questions = serializers.IntegerField(help_text="Questions in one request.")
     max_answers = serializers.IntegerField(help_text="Options of a choice, levels of a score.")

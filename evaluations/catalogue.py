@@ -1,6 +1,5 @@
-"""Which models and limits this server has, as the routes beside the evaluation report them."""
+"""Which models this server has, as the routes beside the evaluation report them."""
 
-from dataclasses import asdict
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -12,17 +11,6 @@ OWNER = "openjev"
 # the date of the release that brought them, not of the weights.
 RELEASED = date(2026, 11, 29)
 _CREATED = int(datetime(RELEASED.year, RELEASED.month, RELEASED.day, tzinfo=UTC).timestamp())
-
-_LIMITS = (
-    "max_questions",
-    "max_answers",
-    "max_body_bytes",
-    "max_input_tokens",
-    "max_total_input_tokens",
-    "max_concurrent_requests",
-    "max_concurrent_branches",
-    "request_timeout",
-)
 
 
 def is_served(name: str, config: Config) -> bool:
@@ -61,9 +49,3 @@ def models_body(config: Config, readout_version: str | None) -> dict[str, Any]:
 def model_body(name: str) -> dict[str, Any]:
     """Describe one model in OpenAI's form."""
     return {"id": name, "object": "model", "created": _CREATED, "owned_by": OWNER}
-
-
-def limits_body(config: Config) -> dict[str, Any]:
-    """Report the effective limits: sizes in bytes, budgets in tokens, time in seconds."""
-    values = asdict(config)
-    return {name: values[name] for name in _LIMITS}

@@ -16,9 +16,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from evaluations import schema
-from evaluations.answers import evaluation_body, evaluation_headers
+from evaluations.answers import LimitsSerializer, evaluation_body, evaluation_headers
 from evaluations.async_view import AsyncAPIView
-from evaluations.catalogue import is_served, limits_body, model_body, models_body
+from evaluations.catalogue import is_served, model_body, models_body
 from evaluations.examples import example_request
 from evaluations.page import EvaluationPageRenderer
 from evaluations.parsers import PageFormParser, StrictJSONParser, parsed_body, received_body
@@ -89,7 +89,7 @@ class LimitsView(AsyncAPIView):
     @schema.limits
     async def get(self, request: Request) -> Response:
         """Report the effective limits."""
-        return Response(limits_body(settings.OPENJEV))
+        return Response(LimitsSerializer(settings.OPENJEV).data)
 
 
 class HealthView(AsyncAPIView):
