@@ -5,9 +5,8 @@ Everything under `/v1/` needs the key when `OPENJEV_API_KEY` is set; when it is 
 log line or an error.
 """
 
-import hmac
-
 from django.conf import settings
+from django.utils.crypto import constant_time_compare
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
@@ -32,7 +31,7 @@ class BearerAuthentication(BaseAuthentication):
             raise AuthenticationFailed(
                 "This server needs an API key. Send it as `Authorization: Bearer <key>`."
             )
-        if not hmac.compare_digest(sent.strip().encode(errors="replace"), key.encode()):
+        if not constant_time_compare(sent.strip(), key):
             raise AuthenticationFailed("The API key in the Authorization header is not valid.")
 
     def authenticate_header(self, request: Request) -> str:
