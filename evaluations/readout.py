@@ -254,6 +254,7 @@ def readout_version(
         "wording": asdict(wording),
         "marker": chosen.marker,
         "labels": [asdict(label) for label in chosen.labels],
+        "temperature": config.temperature,
     }
     canonical = json.dumps(shaped_by, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]

@@ -117,6 +117,7 @@ async def test_version_names_everything_that_shapes_a_probability(
         await choose(tiny_tokenizer, replace(config, profile="qwen36"), **MASS),
         await choose(tiny_tokenizer, replace(config, revision="main"), **MASS),
         await choose(tiny_tokenizer, replace(config, max_answers=60), **MASS),
+        await choose(tiny_tokenizer, replace(config, temperature=2.0), **MASS),
         await choose(
             tiny_tokenizer,
             config,
