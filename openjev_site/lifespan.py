@@ -50,7 +50,6 @@ class Lifespan:
         self._app = app
         self._runtime = runtime
         self._drain_seconds = drain_seconds
-        self._begun = False
         self._draining = False
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -73,7 +72,7 @@ class Lifespan:
             event = await receive()
             if event["type"] == "lifespan.startup":
                 try:
-                    self._begin()
+                    self._runtime().start()
                 except Exception as error:
                     logger.exception("The start-up failed.")
                     await send({"type": "lifespan.startup.failed", "message": str(error)})
@@ -102,8 +101,7 @@ class Lifespan:
                 headers=[(b"retry-after", b"2"), CLOSE],
             )
             return
-        if not self._begun:
-            self._begin()
+        self._runtime().start()
         self._in_flight += 1
         self._idle.clear()
         try:
@@ -112,11 +110,6 @@ class Lifespan:
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
-
-    def _begin(self) -> None:
-        self._runtime().start()
-        self._begun = True
-        self._draining = False
 
     async def _drain(self) -> None:
         self._draining = True
