@@ -35,7 +35,7 @@ def _read_only(view: View) -> View:
     @wraps(view)
     def guarded(request: HttpRequest) -> HttpResponse:
         if request.method not in {"GET", "HEAD"}:
-            return method_not_allowed(request)
+            return method_not_allowed()
         return view(request)
 
     return guarded

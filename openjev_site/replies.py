@@ -14,7 +14,7 @@ from asgiref.typing import (
     HTTPResponseStartEvent,
     HTTPScope,
 )
-from django.http import HttpRequest, JsonResponse
+from django.http import JsonResponse
 
 from evaluations.errors import error_body
 from openjev_site.request_id import request_id_of
@@ -61,9 +61,9 @@ async def send_error(
     await send(_body(b"" if scope["method"] == "HEAD" else body, more=not end))
 
 
-def method_not_allowed(request: HttpRequest) -> JsonResponse:
+def method_not_allowed() -> JsonResponse:
     """Answer a method that a page or a file does not have."""
-    message = f"The method {str(request.method)[:20]!r} is not allowed here. Use GET or HEAD."
+    message = "This address does not have that method. Use GET or HEAD."
     return JsonResponse(error_body(405, message), status=405, headers={"Allow": "GET, HEAD"})
 
 

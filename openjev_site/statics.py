@@ -56,7 +56,7 @@ class StaticFiles(ASGIStaticFilesHandler, Handler):  # type: ignore[misc] # stub
             Http404: there is no such file.
         """
         if request.method not in {"GET", "HEAD"}:
-            return method_not_allowed(request)
+            return method_not_allowed()
         path = _locate(request.path.removeprefix(self.base_url.path))
         identity = _identity(path)
         fingerprint = _fingerprint(*identity)
