@@ -73,12 +73,11 @@ class Handler(ASGIHandler):
         self, scope: Scope, body_file: Any
     ) -> tuple[ASGIRequest, None] | tuple[None, HttpResponseBase]:
         """Make the request, or the refusal of one whose query is not text."""
-        request, refused = super().create_request(scope, body_file)
+        request, _ = super().create_request(scope, body_file)
         if request is not None:
             return request, None
-        status = 400 if refused is None else refused.status_code
         message = "The query string of the address is not valid UTF-8."
-        return None, JsonResponse(error_body(status, message), status=status)
+        return None, JsonResponse(error_body(400, message), status=400)
 
     async def _answer(self, request: Any, send: Send) -> None:
         try:
