@@ -30,21 +30,29 @@ _ERRORS: dict[int, tuple[str, str]] = {
         "The key is missing or wrong.",
         "The API key in the Authorization header is not valid.",
     ),
-    413: ("The body is too large.", "The request body is larger than the limit of 2097152 bytes."),
+    413: (
+        "The body is too large.",
+        "The body is larger than the limit of 2097152 bytes, which also holds for its decompressed "
+        "size. Send a shorter state or fewer questions.",
+    ),
     415: (
         "The body is not JSON, or is encoded in an unknown way.",
         "The content type 'multipart/form-data' is not accepted. "
         "Send the body as JSON, with `Content-Type: application/json`.",
     ),
-    502: ("The engine answered nonsense.", "The engine's answer was not usable."),
+    502: ("The engine answered nonsense.", "The engine's answer broke off or is not HTTP."),
     503: (
         "The engine is starting or cannot be reached; see `Retry-After`.",
-        "The engine is still starting. Try again in 2 seconds.",
+        "The model is still being loaded and checked. Try again in a few seconds.",
     ),
-    504: ("The deadline passed.", "The evaluation took longer than 120 seconds."),
+    504: (
+        "The deadline passed.",
+        "The evaluation took longer than 120 seconds. Send fewer questions or a shorter state, or "
+        "try again when the server is less busy.",
+    ),
     529: (
         "As many evaluations as allowed are running; see `Retry-After`.",
-        "16 evaluations are running, which is the limit. Try again in 1 second.",
+        "16 evaluations are running, as many as this server takes at once. Try again in a second.",
     ),
 }
 _FAULT = Fault(
