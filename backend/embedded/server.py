@@ -240,7 +240,10 @@ async def _item(
 async def _json_body(request: web.Request) -> object:
     if request.content_type != "application/json":
         raise BadRequest("The Content-Type must be application/json.")
-    body = await request.read()
+    try:
+        body = await request.read()
+    except web.RequestPayloadError:
+        raise BadRequest("The body is not what its headers say.") from None
     try:
         # In a thread it would hold the interpreter lock just the same: 3 ms for 32,000 ids.
         return json.loads(body)

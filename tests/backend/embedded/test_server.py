@@ -247,6 +247,13 @@ async def test_bad_json_is_a_400(
         assert sentence in (await response.json())["error"]["message"]
 
 
+async def test_body_that_is_not_compressed_as_it_says_is_a_400(client: Client) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    async with client.post("/generate", data=b"{}", headers=headers) as response:
+        assert response.status == 400
+        assert "headers" in (await response.json())["error"]["message"]
+
+
 async def test_oversized_body_is_a_413(client: Client) -> None:
     headers = {"Content-Type": "application/json"}
     content = io.BytesIO(b" " * (MAX_BODY_BYTES + 1))
