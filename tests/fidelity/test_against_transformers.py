@@ -107,7 +107,7 @@ def _branches(state, readout, config):
         tokenizer=readout.tokenizer,
         wording=readout.wording,
         marker=readout.marker,
-        labels=readout.label_texts,
+        labels_for=readout.label_texts,
         limit=config.max_input_tokens,
     )
     return {
