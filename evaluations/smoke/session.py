@@ -34,17 +34,18 @@ class Session:
 
     def patient(self, state: object, questions: Mapping[str, Any]) -> tuple[httpx.Response, float]:
         """The same, but ask again while the server refuses connections or is not ready."""
+        last = ""
         while True:
             try:
                 response, latency = self.timed(state, questions)
+            except SmokeError as error:
+                raise SmokeError(f"{error} {last}") from None
             except _WORTH_WAITING as error:
                 last = f"{type(error).__name__}: {error}"
             else:
                 if response.status_code not in _NOT_YET:
                     return response, latency
                 last = f"The last answer was {explain(response)}"
-            if time.monotonic() + _WAIT_STEP >= self._deadline:
-                raise SmokeError(f"No answer came within the time given by --timeout. {last}")
             time.sleep(_WAIT_STEP)
 
     def get(self, path: str) -> Json | None:
