@@ -109,10 +109,12 @@ class PrefixCache:
     def store(self, ids: Ids, state: KeyValues, hidden: Floats) -> None:
         """Keep a prompt that was read, at the price of the least recently used ones.
 
-        A prompt larger than the whole cache is not kept, and costs nobody his place.
+        A prompt larger than the whole cache is not kept, and costs nobody his place. Nor is one of
+        a single token, as health probes send: it would save nothing, and make a branch, which is
+        forgotten, of every state that begins with that token.
         """
         entry = Entry(ids, state, hidden)
-        if entry.nbytes > self._limit:
+        if entry.nbytes > self._limit or len(ids) == 1:
             return
         self._forget(ids.tobytes())
         while self.nbytes + entry.nbytes > self._limit:

@@ -65,7 +65,7 @@ def test_whole_entry_wins_over_a_longer_part_of_another() -> None:
 
 
 def test_longest_whole_entry_wins() -> None:
-    match = filled([1], [1, 2, 3], [1, 2]).match(as_ids([1, 2, 3, 4]))
+    match = filled([1, 2], [1, 2, 3], [1, 2, 3, 5]).match(as_ids([1, 2, 3, 4]))
     assert match.tokens == 3
 
 
@@ -75,8 +75,9 @@ def test_very_long_continuation_is_a_prompt_of_its_own() -> None:
     assert not cache.match(as_ids([1, 2, *range(MAX_BRANCH_TOKENS + 1)])).is_branch
 
 
-def test_single_token_reuses_nothing() -> None:
-    assert filled([1]).match(as_ids([1])).entry is None
+def test_single_token_reuses_nothing_and_makes_no_branches() -> None:
+    assert filled([1, 2]).match(as_ids([1])).entry is None
+    assert not filled([1]).match(as_ids([1, 2, 3])).is_branch
 
 
 def test_least_recently_used_goes_first_and_bytes_are_kept() -> None:
