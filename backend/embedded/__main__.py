@@ -29,7 +29,8 @@ from backend.embedded.threads import ComputePool, available_cores, single_thread
 
 logger = logging.getLogger("openjev.engine")
 
-QUEUE_LIMIT = 1024
+# as many as OPENJEV_MAX_CONCURRENT_BRANCHES may be
+QUEUE_LIMIT = 4096
 _PARENT_CHECK_SECONDS = 0.5
 
 
