@@ -15,8 +15,6 @@ from evaluations.questions import Answer, ChoiceAnswer, Evaluation, NoulAnswer, 
 class IndexedField(StrictField):
     """A sequence that goes out as an object with the keys `"0"`, `"1"` and so on."""
 
-    must_be = "a sequence"
-
     def to_representation(self, value: Sequence[Any]) -> dict[str, Any]:
         """Number the entries."""
         return {str(index): entry for index, entry in enumerate(value)}
@@ -31,19 +29,11 @@ class LevelProbabilitiesField(IndexedField):
 
 
 class OptionProbabilitiesField(StrictField):
-    """The probability of each option."""
-
-    must_be = "an object"
-
-    def to_representation(self, value: Any) -> dict[str, float]:
-        """Keep the question's order."""
-        return dict(value)
+    """The probability of each option, in the question's order."""
 
 
 class ProbabilityField(StrictField):
     """A number from 0 to 1."""
-
-    must_be = "a number from 0 to 1"
 
 
 class NoulAnswerSerializer(serializers.Serializer[Any]):
@@ -86,8 +76,6 @@ _WRITERS: dict[type[Answer], serializers.Serializer[Any]] = {
 
 class AnswersField(StrictField):
     """All answers, by question id."""
-
-    must_be = "an object"
 
     def to_representation(self, value: Any) -> dict[str, Any]:
         """Render each answer by its class."""

@@ -45,7 +45,7 @@ class StrictField(serializers.Field[Any, Any, Any, Any]):
     """A field without coercion.
 
     Attributes:
-        must_be: completes the sentence "… must be …".
+        must_be: completes the sentence "… must be …"; only fields that refuse something have it.
     """
 
     must_be: ClassVar[str]
@@ -85,8 +85,6 @@ class ModelField(StrictField):
 
 class TypeField(StrictField):
     """The tag that tells questions, and answers, apart."""
-
-    must_be = "the name of a type"
 
     def __init__(self, tag: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
