@@ -1,6 +1,6 @@
 """Which models this server has, as the routes beside the evaluation report them."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from backend.config import Config
@@ -9,8 +9,7 @@ ALIAS = "jev-latest"
 OWNER = "openjev"
 # A caller's results depend on the wording and the readouts as much as on the weights, so this is
 # the date of the release that brought them, not of the weights.
-RELEASED = date(2026, 11, 29)
-_CREATED = int(datetime(RELEASED.year, RELEASED.month, RELEASED.day, tzinfo=UTC).timestamp())
+RELEASED = datetime(2026, 11, 29, tzinfo=UTC)
 
 
 def is_served(name: str, config: Config) -> bool:
@@ -36,7 +35,7 @@ def models_body(config: Config, readout_version: str | None) -> dict[str, Any]:
             {
                 "name": name,
                 "description": description,
-                "release_date": RELEASED.isoformat(),
+                "release_date": RELEASED.date().isoformat(),
                 **version,
             }
             for name, description in described.items()
@@ -48,4 +47,5 @@ def models_body(config: Config, readout_version: str | None) -> dict[str, Any]:
 
 def model_body(name: str) -> dict[str, Any]:
     """Describe one model in OpenAI's form."""
-    return {"id": name, "object": "model", "created": _CREATED, "owned_by": OWNER}
+    created = int(RELEASED.timestamp())
+    return {"id": name, "object": "model", "created": created, "owned_by": OWNER}
