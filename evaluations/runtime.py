@@ -32,7 +32,7 @@ Status = Literal["starting", "ok", "unavailable"]
 """`starting` until the first readout is verified, `unavailable` when that failed or the engine does
 not answer."""
 
-HEALTH_SECONDS = 2.0
+HEALTH_SECONDS = 4.0  # SGLang answers after a second at the earliest, later when it is busy
 HEALTH_MAX_AGE = 1.0
 _DESCRIBE_SECONDS = 10.0
 _RETRY_SECONDS = 0.5
