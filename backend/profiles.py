@@ -47,8 +47,8 @@ class Profile:
         revision: pinned revision of `model`.
         served_model_name: public model id.
         weights: the GGUF file of an embedded profile.
-        memory_bytes: free memory an embedded engine needs, in bytes: weights, a full prefix cache
-            of the default size, and one prompt of the longest kind.
+        memory_bytes: free memory an embedded engine needs besides its prefix cache, in bytes:
+            weights, and one prompt of the longest kind.
         defaults: setting names (without `OPENJEV_`) whose default differs for this profile.
     """
 
@@ -78,7 +78,7 @@ _EMBEDDED = Profile(
         wheel_member="data/part{number:02d}.bin",
         licence="Apache-2.0",
     ),
-    memory_bytes=3_100_000_000,
+    memory_bytes=2_030_000_000,
     defaults={"MAX_INPUT_TOKENS": 8192},
 )
 
@@ -97,7 +97,7 @@ _EMBEDDED_SMALL = Profile(
         wheel_member="data/part{number:02d}.bin",
         licence="Apache-2.0",
     ),
-    memory_bytes=2_000_000_000,
+    memory_bytes=930_000_000,
     defaults={"MAX_INPUT_TOKENS": 8192},
 )
 

@@ -155,7 +155,7 @@ def _embedded_engine(config: Config, port: int) -> EngineProcess:
 
     try:
         if config.model is None:  # the profile says nothing about another model's needs
-            require_memory(config.selected)
+            require_memory(config)
         weights = locate(config)
     except WeightsError as error:
         raise LaunchError(str(error)) from None

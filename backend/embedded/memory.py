@@ -6,8 +6,9 @@ better. Container limits count as well as the machine's memory.
 
 from pathlib import Path
 
+from backend.config import Config
 from backend.embedded.weights import WeightsError
-from backend.profiles import PROFILES, Profile
+from backend.profiles import PROFILES
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -17,28 +18,31 @@ class MemoryShort(WeightsError):
     """There is too little memory for the weights."""
 
 
-def require_memory(profile: Profile, available: int | None = None) -> None:
-    """Check that the engine of an embedded profile has the memory it needs.
+def require_memory(config: Config, available: int | None = None) -> None:
+    """Check that there is memory for the engine of an embedded profile and its prefix cache.
 
     Args:
-        profile: whose `memory_bytes` are needed.
+        config: the settings, with the profile's own model.
         available: free memory in bytes; asked of the system by default.
 
     Raises:
         MemoryShort: there is less; the message says what to do.
     """
     free = available_memory() if available is None else available
-    if free is None or free >= profile.memory_bytes:
+    profile, cache = config.selected, config.prefix_cache_bytes
+    needed = profile.memory_bytes + cache
+    if free is None or free >= needed:
         return
     lighter = [
-        f"{other.name} ({other.memory_bytes / 1e9:.1f} GB, rough answers)"
+        f", or use the lighter profile {other.name} "
+        f"({(other.memory_bytes + cache) / 1e9:.1f} GB, rough answers)"
         for other in PROFILES.values()
         if other.engine == "embedded" and other.memory_bytes < profile.memory_bytes
     ]
-    advice = f", or use the lighter profile {' or '.join(lighter)}" if lighter else ""
     raise MemoryShort(
-        f"The profile {profile.name} needs {profile.memory_bytes / 1e9:.1f} GB of free memory, but "
-        f"only {free / 1e9:.1f} GB are available. Free some memory{advice}."
+        f"The profile {profile.name} needs {needed / 1e9:.1f} GB of free memory, {cache / 1e9:.1f} "
+        f"GB of it for cached prefixes (OPENJEV_PREFIX_CACHE_BYTES), but only {free / 1e9:.1f} GB "
+        f"are available. Free some memory or lower that setting{''.join(lighter)}."
     )
 
 

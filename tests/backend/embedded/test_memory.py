@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from backend.config import Config, load_config
 from backend.embedded.memory import MemoryShort, available_memory, require_memory
 from backend.embedded.weights import WeightsError
-from backend.profiles import PROFILES
 
 GIB = 2**30
 
@@ -52,16 +52,22 @@ def test_unknown_system_is_not_refused(tmp_path: Path) -> None:
 def test_this_machine_has_memory() -> None:
     available = available_memory()
     assert available is None or available > 0
-    require_memory(PROFILES["qwen36"])
+
+
+def settings(profile: str, **environ: str) -> Config:
+    return load_config({"OPENJEV_PROFILE": profile, **environ})[0]
 
 
 def test_short_memory_names_the_lighter_profile() -> None:
     with pytest.raises(MemoryShort, match=r"only 1\.1 GB are available.*embedded-0\.5b") as caught:
-        require_memory(PROFILES["embedded"], GIB)
+        require_memory(settings("embedded"), GIB)
     assert isinstance(caught.value, WeightsError)
-    with pytest.raises(MemoryShort, match=r"Free some memory\.$"):
-        require_memory(PROFILES["embedded-0.5b"], GIB)
+    with pytest.raises(MemoryShort, match=r"lower that setting\.$"):
+        require_memory(settings("embedded-0.5b"), GIB)
 
 
-def test_enough_memory_is_enough() -> None:
-    require_memory(PROFILES["embedded"], 64 * GIB)
+def test_cached_prefixes_count_as_they_are_set() -> None:
+    require_memory(settings("embedded"), 4 * GIB)
+    with pytest.raises(MemoryShort, match=r"6\.3 GB.*4\.3 GB of it.*OPENJEV_PREFIX_CACHE_BYTES"):
+        require_memory(settings("embedded", OPENJEV_PREFIX_CACHE_BYTES=str(4 * GIB)), 4 * GIB)
+    require_memory(settings("embedded", OPENJEV_PREFIX_CACHE_BYTES="0"), 2 * GIB)
