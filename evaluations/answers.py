@@ -110,7 +110,7 @@ class ModelSerializer(serializers.Serializer[Any]):
     release_date = serializers.CharField(help_text="ISO date.")
     x_readout_version = serializers.CharField(
         required=False,
-        help_text="Changes with anything that shapes a probability: weights, wording, labels.",
+        help_text="Changes with anything that shapes a probability: weights, wording, temperature.",
     )
 
 
