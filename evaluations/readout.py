@@ -244,7 +244,10 @@ async def _label_mass(
 def readout_version(
     chosen: Candidate, tokenizer: ChatTokenizer, config: Config, wording: Wording
 ) -> str:
-    """Hash everything that shapes a probability: 12 hexadecimal digits."""
+    """Hash everything that shapes a probability: 12 hexadecimal digits.
+
+    Weights that `OPENJEV_MODEL` names count by that name: what a local path holds is not looked at.
+    """
     weights = config.selected.weights
     shaped_by = {
         "model": config.model or (weights.sha256 if weights else config.served_model_name),
