@@ -46,8 +46,10 @@ class _Signals:
     def __init__(self) -> None:
         self.stop = asyncio.Event()
         self.at_once = asyncio.Event()
+        # nohup ignores the hang-up on behalf of what it starts
+        self._numbers = [n for n in _STOP_SIGNALS if not _is_hang_up_ignored(n)]
         loop = asyncio.get_running_loop()
-        for number in _STOP_SIGNALS:
+        for number in self._numbers:
             loop.add_signal_handler(number, self._received)
 
     def _received(self) -> None:
@@ -55,8 +57,12 @@ class _Signals:
 
     def remove(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in _STOP_SIGNALS:
+        for number in self._numbers:
             loop.remove_signal_handler(number)
+
+
+def _is_hang_up_ignored(number: signal.Signals) -> bool:
+    return number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 async def run(

@@ -129,6 +129,20 @@ async def test_a_signal_drains_then_stops_the_engine_with_code_0(log, healthy, n
     ]
 
 
+async def test_a_hang_up_that_nohup_ignores_stays_ignored(log, healthy):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        healthy()["future"].set_result(True)
+        task = start(log)
+        await until(log, "say Ready")
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await task == 0  # and not 130, as after two signals
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 async def test_readiness_is_asked_where_it_was_said(log, healthy):
     answer = healthy()
     answer["future"].set_result(True)
