@@ -1,3 +1,5 @@
+"""Strings that could act as control tokens are taken out before rendering, and come back."""
+
 from typing import Any
 
 import pytest

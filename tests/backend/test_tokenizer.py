@@ -1,3 +1,5 @@
+"""Callers' text and control tokens kept apart, and ids that another implementation gives too."""
+
 import re
 import threading
 import time
@@ -18,7 +20,8 @@ from backend.errors import TokenizerError
 from backend.tokenizer import ChatTokenizer, TooManyTokens, load_tokenizer
 from backend.vocabulary import QWEN2_PIECES, Vocabulary, vocabulary_from_gguf
 from tests.support.hard_texts import CONTROL, HARD, hard_texts
-from tests.support.tiny_gguf import byte_alphabet, write_tiny_gguf
+from tests.support.independent import independent_encoding
+from tests.support.tiny_gguf import write_tiny_gguf
 
 
 @pytest.fixture(scope="session")
@@ -31,29 +34,14 @@ def qwen(light_weights: Path) -> ChatTokenizer:
     return ChatTokenizer(vocabulary_from_gguf(light_weights))
 
 
-def independent_encoding(path: Path) -> tiktoken.Encoding:
-    """The same vocabulary in an implementation that shares no code with ours."""
-    byte_of = {char: byte for byte, char in enumerate(byte_alphabet())}
-    metadata = GgufFile(path).metadata
-    texts, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
-    ranks = {
-        bytes(byte_of[char] for char in text): number
-        for number, (text, kind) in enumerate(zip(texts, types, strict=True))
-        if kind == 1
-    }
-    return tiktoken.Encoding(
-        "independent", pat_str=QWEN2_PIECES, mergeable_ranks=ranks, special_tokens={}
-    )
-
-
 @pytest.fixture(scope="session")
 def tiny_reference(tiny_gguf: Path) -> tiktoken.Encoding:
-    return independent_encoding(tiny_gguf)
+    return independent_encoding(tiny_gguf, QWEN2_PIECES)
 
 
 @pytest.fixture(scope="session")
 def qwen_reference(light_weights: Path) -> tiktoken.Encoding:
-    return independent_encoding(light_weights)
+    return independent_encoding(light_weights, QWEN2_PIECES)
 
 
 def check_against(reference: tiktoken.Encoding, tokenizer: ChatTokenizer, text: str) -> None:

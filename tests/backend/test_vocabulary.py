@@ -1,3 +1,5 @@
+"""Tokenizers built from GGUF metadata and checkpoints, and those that are refused."""
+
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ from backend.errors import TokenizerError
 from backend.tokenizer import ChatTokenizer
 from backend.vocabulary import LLAMA3_PIECES, vocabulary_from_gguf, vocabulary_from_pretrained
 from tests.support.hard_texts import hard_texts
-from tests.support.tiny_gguf import byte_alphabet, write_tiny_gguf
+from tests.support.independent import independent_encoding
+from tests.support.tiny_gguf import write_tiny_gguf
 
 
 @pytest.fixture(scope="session")
@@ -21,14 +24,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
 
 @pytest.fixture(scope="session")
 def llama_reference(tiny_gguf: Path) -> tiktoken.Encoding:
-    byte_of = {char: byte for byte, char in enumerate(byte_alphabet())}
-    texts = GgufFile(tiny_gguf).metadata["tokenizer.ggml.tokens"]
-    ranks = {
-        bytes(byte_of[char] for char in text): number
-        for number, text in enumerate(texts)
-        if "<|" not in text
-    }
-    return tiktoken.Encoding("x", pat_str=LLAMA3_PIECES, mergeable_ranks=ranks, special_tokens={})
+    return independent_encoding(tiny_gguf, LLAMA3_PIECES)
 
 
 @given(hard_texts)
