@@ -2,15 +2,14 @@
 
 Refused as a 422, wherever they stand: text that is not JSON or not UTF-8, NaN and Infinity (also
 `1e999`), lone surrogates, a key that an object repeats (one of the two would be lost without a
-word, in the state as anywhere), nesting beyond `MAX_NESTING`. Nothing here knows the fields of a
-request.
+word, in the state as anywhere), nesting beyond `MAX_NESTING`, more than `MAX_VALUES` values.
+Nothing here knows the fields of a request.
 """
 
 import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from itertools import accumulate
 from typing import IO, Any
 
 from django.http import QueryDict
@@ -26,11 +25,16 @@ MAX_NESTING = 128
 """Arrays and objects inside each other. Far below Python's recursion limit, which the reader, the
 writers and the chat template of any later stage share with the server's own stack."""
 
+MAX_VALUES = 65_536
+"""Values in one body, a member of an object being one. Most cost a token at least, so that more
+would not fit anyway; just reading them and writing them out would keep the event loop waiting."""
+
 _MAX_NAMED = 20
-# A string, or what is left of one that never ends: so that no character is looked at twice.
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+# An empty container, a bracket, a comma, or a string, in which none of these counts: whole, or what
+# is left of one that never ends, so that no character is looked at twice.
+_STRUCTURE = re.compile(
+    rb'[\[{]\s*+[\]}]|[\[{\]},]|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL
+)
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -57,10 +61,7 @@ def parse_json(body: bytes) -> Any:
     """
     if not body.strip():
         raise _malformed("The request body is empty. Send a JSON object.")
-    if _nesting(body) > MAX_NESTING:
-        raise _malformed(
-            f"The body nests arrays and objects more than {MAX_NESTING} deep.", "too_deep"
-        )
+    _check_structure(body)
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -114,12 +115,36 @@ class _Reader:
         return number
 
 
-def _nesting(body: bytes) -> int:
-    """Count how deep arrays and objects stand in each other, without recursion."""
-    if body.count(b"[") + body.count(b"{") <= MAX_NESTING:
-        return 0
-    brackets = _STRING.sub(b"", body).translate(None, _NOT_BRACKETS)
-    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
+def _check_structure(body: bytes) -> None:
+    """Refuse what nests too deep or holds too many values, before anything is built from it.
+
+    A loop in Python rather than one call into C: it stops as soon as it has seen too much, and
+    other threads, the event loop's among them, get their turn meanwhile.
+    """
+    if sum(map(body.count, (b"[", b"{", b","))) <= MAX_NESTING:
+        return
+    depth = 0
+    values = 1
+    for found in _STRUCTURE.finditer(body):
+        mark = found[0]
+        if mark[0] in b"[{":
+            if depth == MAX_NESTING:
+                raise _malformed(
+                    f"The body nests arrays and objects more than {MAX_NESTING} deep.", "too_deep"
+                )
+            is_empty = len(mark) > 1
+            depth += not is_empty
+            values += not is_empty
+        elif mark[0] in b"]}":
+            depth -= 1
+        elif mark == b",":
+            values += 1
+        if values > MAX_VALUES:
+            raise _malformed(
+                f"The body holds more than {MAX_VALUES} values. Send fewer, or write structured "
+                "content as text.",
+                "too_many_values",
+            )
 
 
 def _faults_within(root: Any) -> Iterator[Fault]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluations.exceptions import Fault, InvalidRequest
-from evaluations.parsers import MAX_NESTING, parse_json
+from evaluations.parsers import MAX_NESTING, MAX_VALUES, parse_json
 
 JSON = st.recursive(
     st.none()
@@ -150,6 +150,26 @@ def test_hostile_bodies_are_refused_in_time_that_grows_with_their_size(body: byt
     started = time.process_time()
     assert refused(body)
     assert time.process_time() - started < 5  # about 0.1; growing with the square: minutes
+
+
+@pytest.mark.parametrize(
+    ("item", "values"),
+    [("0", 1), ("[ ]", 1), ("{}", 1), ('"],[{,"', 1), ("[0]", 2), ('{"a":0,"[":[]}', 3)],
+)
+def test_more_values_than_fit_into_any_prompt_are_refused(item: str, values: int) -> None:
+    room = (MAX_VALUES - 1) // values
+    assert len(parse_json(f"[{','.join([item] * room)}]".encode())) == room
+    (fault,) = refused(f"[{','.join([item] * (room + 1))}]".encode())
+    assert (fault.type, fault.loc) == ("too_many_values", ())
+    assert str(MAX_VALUES) in fault.message
+
+
+@pytest.mark.parametrize("innermost", [b"", b"0", b"[]", b"{ }"])
+def test_nesting_is_counted_to_the_innermost_container(innermost: bytes) -> None:
+    outer = MAX_NESTING - (b"]" in innermost or b"}" in innermost)
+    assert parse_json(b"[" * outer + innermost + b"]" * outer)
+    (fault,) = refused(b"[" * (outer + 1) + innermost + b"]" * (outer + 1))
+    assert fault.type == "too_deep"
 
 
 def test_number_of_faults_named_is_bounded() -> None:
