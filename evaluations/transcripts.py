@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from evaluations.exceptions import Fault, InvalidRequest
+from evaluations.parsers import parse_json
 from evaluations.questions import Content
 from evaluations.quoting import found, shortened
 
@@ -160,12 +161,14 @@ def _normalised_call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_arguments(function: dict[str, Any]) -> dict[str, Any]:
-    # OpenAI's clients write arguments as text, most templates want the object that it says.
+    # OpenAI's clients write arguments as text, most templates want the object that it says. Text
+    # that no body could be stays text: half a surrogate pair cannot be tokenised, and of a key that
+    # stands twice one would be lost.
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            parsed = json.loads(arguments)
-        except (ValueError, RecursionError):
+            parsed = parse_json(arguments.encode())
+        except InvalidRequest:
             parsed = None
         return {**function, "arguments": parsed if isinstance(parsed, dict) else arguments}
     return {**function, "arguments": arguments or {}}
