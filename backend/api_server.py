@@ -15,6 +15,7 @@ from daphne.endpoints import build_endpoint_description_strings
 from daphne.server import Server, reactor, twisted_loop  # installs the reactor: before Twisted
 from twisted.internet.tcp import Port
 
+from backend.channel import use_channels
 from backend.launch import LaunchError
 from backend.uploads import bound_uploads
 
@@ -99,6 +100,7 @@ class ApiServer:
         return unanswered or bool(reactor.getWriters())
 
     def _begin(self, main: Main) -> None:
+        use_channels(self._server)
         bound_uploads(self._server, self._max_body_bytes)
         self._task = twisted_loop.create_task(main())
         self._task.add_done_callback(lambda _: self._server.stop())

@@ -19,7 +19,7 @@ def bound_uploads(server: Server, max_bytes: int) -> None:
     """Let `server` keep at most one byte more than `max_bytes` of any body.
 
     Args:
-        server: has its factories but no connection yet, as in its `ready_callable`.
+        server: makes `backend.channel` channels and has no connection yet.
         max_bytes: the longest body the application takes.
     """
 
@@ -52,4 +52,4 @@ class BoundedRequest(PlainRequest):
         super().handleContentChunk(data[:room])
         self._forgotten += max(0, len(data) - room)
         if self._forgotten > ABORT_BYTES:
-            self.channel.loseConnection()
+            self.channel.refuse(413, f"its body is longer than {self.kept_bytes - 1} bytes")
