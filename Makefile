@@ -1,7 +1,8 @@
 # OpenJev. `make help` lists the targets; each does all of its own set-up.
 PYTHON ?= python3
 PORT ?= 8000
-PROFILE ?= embedded
+BACKEND_PORT ?= 30000
+PROFILE ?= $(or $(OPENJEV_PROFILE),embedded)
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -11,9 +12,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "  Variables: PORT=$(PORT) PROFILE=$(PROFILE) PYTHON=$(PYTHON)"
+	@echo "  Variables: PORT=$(PORT) BACKEND_PORT=$(BACKEND_PORT) PROFILE=$(PROFILE) PYTHON=$(PYTHON)"
+	@echo "  Profiles:  embedded (the default), embedded-0.5b (light but rough)"
 
 $(VENV)/.run: requirements.txt requirements-pages.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("OpenJev needs Python 3.11 or newer, but $(PYTHON) is %d.%d. Name another, for example: make run PYTHON=python3.12" % sys.version_info[:2])'
 	@echo "Installing into $(VENV); this takes about a minute."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -r requirements.txt
@@ -32,7 +35,7 @@ weights: $(VENV)/.run ## Fetch and verify the weights of PROFILE
 	$(BIN)/python -m backend.embedded.weights $(PROFILE)
 
 run: $(VENV)/.run ## Start engine and API on PORT, with the model of PROFILE
-	$(BIN)/python manage.py runbackend --profile $(PROFILE) --port $(PORT)
+	$(BIN)/python manage.py runbackend --profile $(PROFILE) --port $(PORT) --backend-port $(BACKEND_PORT)
 
 smoke: $(VENV)/.run ## Put the server on PORT through the smoke test
 	$(BIN)/python manage.py smoke http://127.0.0.1:$(PORT)
