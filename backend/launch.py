@@ -97,7 +97,11 @@ def require_free(host: str, port: int, option: str) -> None:
             probe.listen(1)  # two sockets may be bound to a port of which one alone may listen
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            reason = f"is already in use. Stop what listens there, or choose another with {option}"
+            variable = option.lstrip("-").upper().replace("-", "_")
+            reason = (
+                "is already in use. Stop what listens there, or choose another with "
+                f"{option} (make run: {variable}=N)"
+            )
         elif error.errno == errno.EACCES:
             reason = f"needs rights this user lacks. Choose one above 1023 with {option}"
         else:

@@ -70,9 +70,10 @@ def serve(options: Options, *, say: Callable[[str], None], check: Callable[[], o
     engine = None
     if options.connect is None:
         _require_startable(config)
-        require_free("127.0.0.1", options.backend_port, "--backend-port")
-    if not options.engine_only:
+    if not options.engine_only:  # before the engine's, which people know less about
         require_free(options.host, options.port, "--port")
+    if options.connect is None:
+        require_free("127.0.0.1", options.backend_port, "--backend-port")
     for warning in _warnings(options, config):
         say(f"Warning: {warning}")
     say(f"Model   {config.served_model_name} (profile {config.profile})")

@@ -60,7 +60,9 @@ def test_engines_listen_on_loopback():
 def test_a_port_in_use_is_told_with_the_option_that_changes_it():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(LaunchError, match=rf"Port {port} on .* in use.*--backend-port\."):
+        with pytest.raises(
+            LaunchError, match=rf"Port {port} on .* in use.* \(make run: BACKEND_PORT=N\)"
+        ):
             require_free("127.0.0.1", port, "--backend-port")
     require_free("127.0.0.1", port, "--backend-port")
 

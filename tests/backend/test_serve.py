@@ -107,6 +107,13 @@ def test_a_taken_port_is_told_before_weights_are_fetched(started, monkeypatch, w
             told(Options(**ports))
 
 
+def test_of_two_taken_ports_the_apis_is_named(started):
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("", 0)) as other:
+        port, backend_port = (taken.getsockname()[1] for taken in (one, other))
+        with pytest.raises(LaunchError, match=f"Port {port} "):
+            told(Options(port=port, backend_port=backend_port))
+
+
 def test_an_address_setting_without_effect_is_told(started, monkeypatch):
     monkeypatch.setenv("OPENJEV_BACKEND_URL", "http://gpu:30000")
     _, lines = told(Options(engine_only=True, backend_port=free_port()))
