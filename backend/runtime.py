@@ -138,7 +138,8 @@ async def _until_something_ends(
                     startup_timeout,
                 )
                 return FAILED
-            say(f"Ready in {asyncio.get_running_loop().time() - began:.1f} s.")
+            seconds = asyncio.get_running_loop().time() - began
+            say(f"Ready in {seconds:.1f} s at {probe_url}. Ctrl-C stops it.")
     finally:
         for task in (stopped, ready, ended):
             task.cancel()

@@ -116,6 +116,7 @@ async def test_a_signal_drains_then_stops_the_engine_with_code_0(log, healthy, n
     healthy()["future"].set_result(True)
     task = start(log)
     await until(log, "say Ready in ")
+    assert any(" at http" in line for line in log)
     os.kill(os.getpid(), number)
     assert await task == 0
     assert [line for line in log if not line.startswith("say Ready")] == [
