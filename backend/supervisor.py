@@ -22,6 +22,8 @@ logger = logging.getLogger("openjev.engine")
 MAX_LINE = 2000
 _LAST_LINES = 10
 _KEEPER = Path(__file__).with_name("keeper.py")
+# how the embedded engine begins its lines
+_LEVELS = {name: getattr(logging, name) for name in ("INFO", "WARNING", "ERROR", "CRITICAL")}
 _LINE_BREAK = re.compile(rb"[\r\n]+")
 # how long output written just before the end may take to arrive
 _LAST_OUTPUT_SECONDS = 0.3
@@ -121,7 +123,9 @@ class EngineProcess:
 
     def _heard(self, line: str) -> None:
         self._last.append(line)
-        logger.info("%s", line)
+        word, _, rest = line.partition(" ")
+        level = _LEVELS.get(word)
+        logger.log(level or logging.INFO, "%s", rest if level and rest else line)
 
     @staticmethod
     def _await_exit(

@@ -100,6 +100,21 @@ class TestEngineProcess:
         assert heard() == ["out", "err"]
         await process.stop(0)
 
+    async def test_the_level_a_line_begins_with_is_its_level(self, caplog):
+        caplog.set_level(logging.INFO, logger="openjev.engine")
+        process = engine("print('INFO ready\\nERROR broken: a part\\nINFORMAL line\\nINFO')")
+        await process.start()
+        await process.wait()
+        await process.last_words()
+        told = [(r.levelname, r.getMessage()) for r in caplog.records if "engine" in r.name]
+        assert told == [
+            ("INFO", "ready"),
+            ("ERROR", "broken: a part"),
+            ("INFO", "INFORMAL line"),
+            ("INFO", "INFO"),
+        ]
+        await process.stop(0)
+
     async def test_only_the_last_lines_are_last_words(self):
         process = engine("for n in range(100): print(n)")
         await process.start()
