@@ -29,6 +29,7 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         if self._bar is not None:
+            self._bar.leave = self._bar.n > 0  # one that never moved is only in the way
             self._bar.close()
 
     def show(self, done: int) -> None:

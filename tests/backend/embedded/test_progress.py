@@ -25,6 +25,15 @@ def test_progress_is_a_bar_on_a_terminal(
     assert "50%" in capsys.readouterr().err
 
 
+def test_bar_that_never_moved_is_wiped_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with Progress("file", 1000, enabled=True):
+        pass
+    assert capsys.readouterr().err.rpartition("\r")[0].rpartition("\r")[2].strip() == ""
+
+
 def test_progress_can_be_silent(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("file", 1000, enabled=False) as progress:
         progress.show(1000)

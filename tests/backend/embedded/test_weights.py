@@ -1,6 +1,7 @@
 """The resolver: every way to a verified file, races, and the one error that lists it all."""
 
 import dataclasses
+import io
 import json
 import shutil
 import threading
@@ -51,6 +52,13 @@ def test_second_carrier_is_tried_and_leftovers_go(config: Config) -> None:
     ]
 
 
+def test_why_one_way_was_left_is_told_before_the_next(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    locate(config, carriers=[Recorded(None, "first"), Recorded(CONTENT, "second")])
+    assert "Not from the first: it is raining." in capsys.readouterr().err
+
+
 def test_wrong_bytes_are_deleted_and_never_get_the_name(config: Config) -> None:
     with pytest.raises(WeightsError, match="it was deleted"):
         locate(config, carriers=[Recorded(CONTENT[:-1] + b"!")])
@@ -80,7 +88,9 @@ def test_final_error_names_every_route_and_the_way_by_hand(config: Config) -> No
         assert part in message
 
 
-def test_two_starts_fetch_once(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_starts_fetch_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = io.StringIO()  # capsys, read while another thread writes, loses what it writes
+    monkeypatch.setattr("sys.stderr", said)
     entered, release = threading.Event(), threading.Event()
 
     class Slow(Recorded):
@@ -95,7 +105,7 @@ def test_two_starts_fetch_once(config: Config, capsys: pytest.CaptureFixture[str
     assert entered.wait(20)
     second = threading.Thread(target=lambda: found.append(locate(config, carriers=[slow])))
     second.start()
-    while "Another start is fetching small.gguf" not in capsys.readouterr().err:
+    while "Another start is fetching small.gguf" not in said.getvalue():
         assert second.is_alive()
     release.set()
     first.join(20)
