@@ -6,7 +6,7 @@ Checks are of two kinds that must never be mixed up: *mechanics* fail when the s
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import httpx
 
@@ -110,7 +110,7 @@ def _shape_checks(first: Json, body: Json) -> Iterator[Check]:
     )
     types = [answer.get("type") for answer in answers.values()]
     wanted = [question["type"] for question in _QUESTIONS.values()]
-    yield _mechanics("each answer has the type that was asked for", types == wanted, set(types))
+    yield _mechanics("each answer has the type that was asked for", types == wanted, _listed(types))
     if types != wanted:
         raise SmokeError("The answers do not have the types that were asked for.")
     distributions = [a["probabilities"] for a in answers.values() if "probabilities" in a]
@@ -223,6 +223,10 @@ def _numbers(answers: Json) -> Iterator[tuple[str, float]]:
 def _largest_move(before: Json, after: Json) -> float:
     pairs = zip(_numbers(before), _numbers(after), strict=True)
     return max(abs(a - b) for (_, a), (_, b) in pairs)
+
+
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(sorted({str(name) for name in names}))
 
 
 def _count(text: str | None) -> int | None:

@@ -247,6 +247,8 @@ def command(monkeypatch):
 def test_the_command_prints_a_report_and_writes_it_as_json(command, tmp_path):
     target = tmp_path / "report.json"
     text = command(Server(), "--output", str(target))
+    assert text.startswith("Asking http://x, which may take up to 1500 s")
+    assert "(choice, noul, score)" in text
     assert "✓ mechanics probabilities sum to 1" in text
     assert "answers make sense" in text
     written = json.loads(target.read_text())

@@ -34,9 +34,18 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the command line."""
         parser.add_argument(
-            "url", nargs="?", type=http_url, default="http://127.0.0.1:8000", help="base URL"
+            "url",
+            nargs="?",
+            type=http_url,
+            default="http://127.0.0.1:8000",
+            help="base URL (default %(default)s)",
         )
-        parser.add_argument("--timeout", type=float, default=1500, help="seconds for everything")
+        parser.add_argument(
+            "--timeout",
+            type=float,
+            default=1500,
+            help="seconds for everything, waiting included (default %(default)g)",
+        )
         parser.add_argument("--output", type=Path, metavar="FILE", help="write the report as JSON")
         parser.add_argument(
             "--allow-rough", action="store_true", help="exit 0 also when the answers make no sense"
@@ -45,6 +54,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the smoke test; raises `CommandError` (exit code 1) unless all is well."""
         key = settings.OPENJEV.api_key
+        self.stdout.write(
+            f"Asking {options['url']}, which may take up to {options['timeout']:g} s to be ready."
+        )
+        self.stdout.flush()  # a pipe would keep it back until the end
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         with httpx.Client(base_url=options["url"], headers=headers) as client:
             report = run(client, timeout=options["timeout"])
