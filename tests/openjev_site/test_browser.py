@@ -159,3 +159,8 @@ def test_the_pages_lead_to_each_other(page: Page) -> None:
     expect(page).to_have_title("OpenJev: Swagger UI")
     page.get_by_role("link", name="OpenJev").first.click()
     expect(page).to_have_title("OpenJev: API reference")
+    page.get_by_role("link", name="Form").click()
+    expect(page).to_have_title("OpenJev: System One")
+    assert fits(page)
+    page.get_by_role("link", name="Reference").click()
+    expect(page).to_have_title("OpenJev: API reference")
