@@ -63,10 +63,12 @@ def http_url(given: str) -> str:
     """Take the base address of a server, and drop its trailing slash.
 
     Raises:
-        ValueError: without an http(s) scheme and a host, or with a user, query, fragment or bad
-            port. (A user would be shown wherever the address is, and contradict the API key.)
+        ValueError: without an http(s) scheme and a host, or with a user, query, fragment, space or
+            bad port. (A user would be shown wherever the address is, and contradict the API key.)
     """
-    parts = urlsplit(given)
+    parts = urlsplit(text(given))
+    if " " in given:
+        raise ValueError
     if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
         raise ValueError
     if parts.query or parts.fragment:
