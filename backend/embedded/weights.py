@@ -115,7 +115,9 @@ def _sha256(path: Path) -> str:
 
 @contextmanager
 def _locked(target: Path, *, progress: bool) -> Iterator[None]:
-    lock = FileLock(target.with_name(target.name + ".lock"))
+    place = target.with_name(target.name + ".lock")
+    place.touch()  # fails where no file can be made, which the lock would wait for
+    lock = FileLock(place)
     try:
         lock.acquire(timeout=0)
     except Timeout:

@@ -124,6 +124,13 @@ def test_disk_space_is_checked_first(config: Config, monkeypatch: pytest.MonkeyP
     assert carrier.calls == 0
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a directory without files")
+def test_directory_that_takes_no_files_is_not_waited_for(config: Config) -> None:
+    changed = dataclasses.replace(config, weights_dir=Path("/proc"))
+    with pytest.raises(WeightsError, match="cannot be kept in /proc: "):
+        locate(changed, carriers=[Recorded(CONTENT)])
+
+
 def test_directory_that_cannot_be_written_is_named(config: Config) -> None:
     blocked = config.weights_dir.parent / "file"
     blocked.write_text("")
