@@ -34,7 +34,11 @@ class PlainRequest(WebRequest):  # type: ignore[misc] # Daphne has no types
         super().__init__(*args, **kwargs, parsePOSTFormSubmission=False)
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:  # noqa: N802
-        """Take in a request; an address in the form that proxies are sent is one of ours, too."""
+        """Take in a request; an address in the form that proxies are sent is one of ours, too.
+
+        There is no other protocol to change to, so that a wish for one counts for nothing.
+        """
+        self.requestHeaders.removeHeader(b"Upgrade")
         super().requestReceived(command, _AUTHORITY.sub(b"/", path, count=1), version)
 
     def setResponseCode(self, code: int, message: bytes | None = None) -> None:  # noqa: N802

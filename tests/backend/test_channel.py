@@ -151,3 +151,12 @@ def test_addresses_as_proxies_are_sent_them_are_ours() -> None:
     assert [answer.split("\r\n\r\n")[1] for answer in answers_to(*spoken)] == list(
         addresses.values()
     )
+
+
+def test_wish_for_another_protocol_is_answered_in_this_one() -> None:
+    wish = (
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    (answer,) = answers_to([(GET + wish, 0.5), ("nonsense\r\n\r\n", 5.0)])
+    assert answer.startswith("HTTP/1.1 200 OK")
