@@ -248,7 +248,9 @@ def _contradictions(config: Config) -> list[Problem]:
 
 def _refused(setting: Setting, given_text: str) -> Problem:
     variable = PREFIX + setting.name
-    shown = "a value that is not allowed" if setting.secret else repr(given_text[:80])
+    # what stands before an @ in an address may be a password
+    hidden = setting.secret or "@" in given_text
+    shown = "a value that is not allowed" if hidden else repr(given_text[:80])
     return Problem(variable, f"{variable} is {shown}. It must be {setting.allowed}.")
 
 

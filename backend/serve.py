@@ -73,6 +73,7 @@ def serve(options: Options, *, say: Callable[[str], None], check: Callable[[], o
     if not options.engine_only:  # before the engine's, which people know less about
         require_free(options.host, options.port, "--port")
     if options.connect is None:
+        _require_another_port(options)
         require_free("127.0.0.1", options.backend_port, "--backend-port")
     for warning in _warnings(options, config):
         say(f"Warning: {warning}")
@@ -139,6 +140,14 @@ def _serve_api(
             say=say,
         )
     )
+
+
+def _require_another_port(options: Options) -> None:
+    if options.port == options.backend_port and not options.engine_only:
+        raise LaunchError(
+            f"API and engine cannot both listen on port {options.port}. Choose another --port or "
+            "--backend-port."
+        )
 
 
 def _require_startable(config: Config) -> None:

@@ -69,6 +69,12 @@ def test_a_bad_key_is_named_but_never_shown(name):
     assert "top secret" not in message
 
 
+def test_a_password_in_an_address_is_not_shown():
+    (message,) = problems_of(BACKEND_URL="http://me:sesame@host")
+    assert "OPENJEV_BACKEND_URL" in message
+    assert "sesame" not in message
+
+
 def test_every_problem_is_reported_at_once_and_fatal_ones_come_first():
     messages = problems_of(MAX_ANSWER="3", MAX_ANSWERS="x", TEMPERATURE="x")
     assert len(messages) == 3

@@ -84,6 +84,13 @@ def test_a_profile_for_sglang_is_not_started_but_can_be_connected_to(started):
     assert started == {}
 
 
+def test_one_port_cannot_serve_both_api_and_engine(started):
+    port = free_port()
+    with pytest.raises(LaunchError, match=rf"both listen on port {port}"):
+        told(Options(port=port, backend_port=port))
+    assert started == {}
+
+
 def test_the_engine_alone_is_probed_itself(started):
     port = free_port()
     code, lines = told(Options(engine_only=True, backend_port=port))
