@@ -6,6 +6,7 @@ guard it all come from here. Nothing else in the project reads an `OPENJEV_*` va
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,6 +16,7 @@ from backend.profiles import DEFAULT_PROFILE, PROFILES, Profile
 from backend.setting_values import directory, header_text, http_url, integer, number, one_of, text
 
 PREFIX = "OPENJEV_"
+_PASSWORD = re.compile(r":[^/@]+@")
 MAX_LABELS = 255
 
 Value = str | int | float | None
@@ -248,8 +250,7 @@ def _contradictions(config: Config) -> list[Problem]:
 
 def _refused(setting: Setting, given_text: str) -> Problem:
     variable = PREFIX + setting.name
-    # what stands before an @ in an address may be a password
-    hidden = setting.secret or "@" in given_text
+    hidden = setting.secret or _PASSWORD.search(given_text)
     shown = "a value that is not allowed" if hidden else repr(given_text[:80])
     return Problem(variable, f"{variable} is {shown}. It must be {setting.allowed}.")
 
