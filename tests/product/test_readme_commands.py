@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def here(text: str, url: str) -> str:
     return text.replace("http://127.0.0.1:8000", url)
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("command", REQUESTS, ids=range(len(REQUESTS)))
 def test_every_curl_is_answered(tiny_shared, command):
     shell = here(command, tiny_shared.url)
