@@ -25,8 +25,9 @@ def default_of(setting) -> str:
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
-def test_every_setting_is_in_the_table_with_its_default_and_meaning(setting):
-    assert f"| `OPENJEV_{setting.name}` | {default_of(setting)} | {setting.meaning} |" in README
+def test_every_setting_is_in_the_table_with_default_range_and_meaning(setting):
+    cells = (f"`OPENJEV_{setting.name}`", default_of(setting), setting.allowed, setting.meaning)
+    assert f"| {' | '.join(cells)} |" in README
 
 
 @pytest.mark.parametrize("profile", PROFILES)
