@@ -59,6 +59,8 @@ class Runtime:
         self._load = load
         self._admission = Admission(config.max_concurrent_requests)
         self._failed = False
+        self._reason = ""
+        self._refused = asyncio.Event()
         self._engine_answers = False
         self._starting: asyncio.Task[None] | None = None
         self._probe: asyncio.Task[None] | None = None
@@ -83,6 +85,16 @@ class Runtime:
             task.cancel()
         await asyncio.gather(*owned, return_exceptions=True)
         await self._client.aclose()
+
+    async def refused(self) -> str:
+        """Wait until it is certain that this start cannot succeed, however long one waits.
+
+        Returns:
+            Why: one or more sentences that are in the log already. They may name files and
+            addresses, so they are for whoever runs the server.
+        """
+        await self._refused.wait()
+        return self._reason
 
     async def health(self) -> Status:
         """Ask the engine how it is; callers at the same time share one answer.
@@ -144,11 +156,11 @@ class Runtime:
             tokenizer, found = await asyncio.to_thread(self._load_readouts)
             self.readout = await self._await_engine(tokenizer, found, begun)
         except TokenizerError as error:
-            self._failed = True
             logger.error("%s", error)
+            self._refuse(str(error))
         except Exception:
-            self._failed = True
             logger.exception("The start-up failed.")
+            self._refuse("The start-up failed unexpectedly; the log says how.")
         else:
             self._failed = False
             self._engine_answers = True
@@ -156,6 +168,11 @@ class Runtime:
             logger.info(
                 "Ready after %.1f s with readout %s.", self.startup_seconds, self.readout.version
             )
+
+    def _refuse(self, reason: str) -> None:
+        self._failed = True
+        self._reason = reason
+        self._refused.set()
 
     def _load_readouts(self) -> tuple[ChatTokenizer, list[Candidate]]:
         tokenizer = self._load(self._config)

@@ -61,6 +61,12 @@ async def refused(runtime: Runtime) -> None:
     )
 
 
+async def reason(runtime: Runtime) -> str:
+    """Why the runtime refuses for good; it must say so soon."""
+    async with asyncio.timeout(20):
+        return await runtime.refused()
+
+
 async def ready(runtime: Runtime) -> Runtime:
     runtime.start()
     await until(lambda: runtime.status == "ok")
@@ -124,6 +130,7 @@ async def test_engine_that_comes_late_is_waited_for(
     assert waiting.endswith(": The engine cannot be reached.")
     assert "OPENJEV_STARTUP_TIMEOUT" in late
     assert "still being waited for" in late
+    assert not runtime._refused.is_set()  # it may yet come, and does
     client.reachable = True
     await until(lambda: runtime.status == "ok")
     await runtime.evaluate(REQUEST)
@@ -166,7 +173,7 @@ async def test_engine_that_does_not_fit_is_refused_in_a_sentence(
         setattr(client, name, value)
     runtime = make()
     runtime.start()
-    await until(lambda: runtime.status == "unavailable")
+    assert said in await reason(runtime)
     assert said in caplog.text
     await refused(runtime)
 
@@ -179,8 +186,8 @@ async def test_tokenizer_that_does_not_fit_is_logged_in_its_own_sentence(
 
     runtime = make(load=load)
     runtime.start()
-    await until(lambda: runtime.status == "unavailable")
-    assert caplog.messages == ["The tokenizer in /home/me/x.gguf is of kind 'martian'."]
+    assert await reason(runtime) == "The tokenizer in /home/me/x.gguf is of kind 'martian'."
+    assert caplog.messages == [await reason(runtime)]
     await refused(runtime)
 
 
@@ -216,7 +223,7 @@ async def test_unexpected_failure_of_the_start_is_logged_whole(
 
     runtime = make(load=load)
     runtime.start()
-    await until(lambda: runtime.status == "unavailable")
+    assert "the log says how" in await reason(runtime)
     assert said in caplog.text
     assert "Traceback" in caplog.text
     await refused(runtime)
