@@ -44,6 +44,8 @@ class Config:
     max_concurrent_branches: int
     request_timeout: float
     startup_timeout: float
+    hang_timeout: float
+    drain_timeout: float
     prefix_cache_bytes: int
     temperature: float
     confidence: Literal["entropy", "typesafe"]
@@ -165,6 +167,16 @@ SETTINGS: tuple[Setting, ...] = (
     _count("MAX_CONCURRENT_BRANCHES", 64, 1, 4096, "Engine calls at once; more wait."),
     _seconds("REQUEST_TIMEOUT", 120, 0.1, 86_400, "Seconds for one whole evaluation, then 504."),
     _seconds("STARTUP_TIMEOUT", 1200, 1, 86_400, "Seconds the engine may take to become ready."),
+    _seconds(
+        "HANG_TIMEOUT",
+        60,
+        1,
+        86_400,
+        "Seconds without an answer after which an engine that was started counts as dead.",
+    ),
+    _seconds(
+        "DRAIN_TIMEOUT", 30, 0, 86_400, "Seconds running evaluations may take to end at a stop."
+    ),
     _count(
         "PREFIX_CACHE_BYTES",
         2**30,

@@ -1,7 +1,9 @@
 """Drives an ASGI application's `lifespan`, for a server that does not.
 
 Start-up before the first request, shut-down after the last: an application may refuse the first
-and takes its time, within bounds, for the second. One that knows no lifespan is served without.
+and takes its time, within bounds, for the second. In between it may learn that it can never work:
+it says so through `state["refused"]`, a coroutine function that returns the reason once there is
+one. An application that knows no lifespan is served without.
 """
 
 import asyncio
@@ -27,6 +29,7 @@ class Lifespan:
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
+        self._state: dict[str, Any] = {}
 
     async def startup(self) -> None:
         """Begin.
@@ -42,6 +45,17 @@ class Lifespan:
         if reply is not None and reply["type"] == "lifespan.startup.failed":
             await _end(task)
             raise StartupRefused(reply.get("message") or "it gave no reason")
+
+    async def refused(self) -> str:
+        """Wait until the application is certain that it can never work; for ever if need be.
+
+        Returns:
+            The reason.
+        """
+        if "refused" not in self._state:
+            await asyncio.Event().wait()
+        reason: str = await self._state["refused"]()
+        return reason
 
     async def shutdown(self, seconds: float) -> None:
         """Let the application finish; after `seconds`, or when cancelled, it is cut short."""
@@ -66,7 +80,11 @@ class Lifespan:
             reply.cancel()
 
     async def _run(self) -> None:
-        scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
+        scope = {
+            "type": "lifespan",
+            "asgi": {"version": "3.0", "spec_version": "2.0"},
+            "state": self._state,
+        }
         try:
             await self._application(
                 cast("Any", scope), cast("Any", self._events.get), cast("Any", self._replies.put)

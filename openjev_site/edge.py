@@ -36,7 +36,7 @@ def build_application(config: Config, runtime: Callable[[], Startable]) -> ASGI3
     """
     app = cast("ASGI3Application", StaticFiles(Handler()))
     app = Bodies(app, max_bytes=config.max_body_bytes)
-    app = Lifespan(app, runtime)
+    app = Lifespan(app, runtime, drain_seconds=config.drain_timeout)
     app = Failures(app)
     app = RequestId(app)
     return HttpOnly(app)

@@ -1,8 +1,9 @@
 """When work begins and when it ends: start-up, draining, shut-down.
 
 The runtime is started by the server's `lifespan.startup`, or by the first HTTP request where the
-server has no lifespan protocol (plain `daphne openjev_site.asgi:application`). On
-`lifespan.shutdown` new requests are refused, those in flight get `DRAIN_SECONDS`, then the runtime
+server has no lifespan protocol (plain `daphne openjev_site.asgi:application`). A server that looks
+into the lifespan's state finds `refused` there, and learns from it that waiting is in vain. On
+`lifespan.shutdown` new requests are refused, those in flight get `drain_seconds`, then the runtime
 stops. This module never knows what the runtime does.
 """
 
@@ -24,8 +25,6 @@ from openjev_site.replies import CLOSE, send_error
 
 logger = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 30.0
-
 
 class Startable(Protocol):
     """What is started before the first request and stopped after the last."""
@@ -33,19 +32,29 @@ class Startable(Protocol):
     def start(self) -> None:
         """Begin, without waiting; calling it again does nothing."""
 
+    async def refused(self) -> str:
+        """Wait until it is certain that it can never work; return the reason."""
+        ...
+
     async def stop(self) -> None:
         """End everything that was begun."""
 
 
 class Lifespan:
-    """ASGI wrapper that answers `lifespan` and counts the HTTP requests in flight."""
+    """ASGI wrapper that answers `lifespan` and counts the HTTP requests in flight.
+
+    Args:
+        app: what is wrapped.
+        runtime: hands out what is started and stopped.
+        drain_seconds: how long requests in flight may go on once the server stops.
+    """
 
     def __init__(
         self,
         app: ASGI3Application,
         runtime: Callable[[], Startable],
         *,
-        drain_seconds: float = DRAIN_SECONDS,
+        drain_seconds: float,
     ) -> None:
         self._app = app
         self._runtime = runtime
@@ -72,7 +81,10 @@ class Lifespan:
             event = await receive()
             if event["type"] == "lifespan.startup":
                 try:
-                    self._runtime().start()
+                    runtime = self._runtime()
+                    runtime.start()
+                    if "state" in scope:
+                        scope["state"]["refused"] = runtime.refused
                 except Exception as error:
                     logger.exception("The start-up failed.")
                     await send({"type": "lifespan.startup.failed", "message": str(error)})

@@ -66,6 +66,37 @@ async def test_an_application_without_lifespan_is_served_all_the_same():
     await driver.shutdown(1)
 
 
+async def test_an_application_can_say_later_that_it_can_never_work():
+    certain = asyncio.Event()
+
+    async def refused():
+        await certain.wait()
+        return "The tokenizer does not fit."
+
+    async def app(scope, receive, send):
+        await receive()
+        scope["state"]["refused"] = refused
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+
+    driver = Lifespan(app)
+    await driver.startup()
+    waiting = asyncio.create_task(driver.refused())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    certain.set()
+    assert await waiting == "The tokenizer does not fit."
+    await driver.shutdown(1)
+
+
+async def test_an_application_that_offers_no_such_thing_never_refuses():
+    driver = Lifespan(Application("lifespan.startup.complete"))
+    await driver.startup()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(driver.refused(), 0.01)
+    await driver.shutdown(1)
+
+
 async def test_a_shutdown_that_takes_too_long_is_cut_short(caplog):
     app = Application("lifespan.startup.complete", None)
     driver = Lifespan(app)
