@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 _ERRORS = {
     400: ("api_usage_error", "The request is malformed: {reason}."),
     408: ("api_usage_error", "The request came too slowly: it was {reason}. Send it faster."),
-    413: ("request_too_large", "The request is too large: {reason}."),
+    413: ("request_too_large", "The request is too large: {reason}. Send a shorter one."),
     503: ("backend_unavailable", "The server gave no answer within its time limit."),
 }
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus} | {529: b"Overloaded"}

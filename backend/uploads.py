@@ -1,22 +1,22 @@
-"""What Daphne keeps of a request body before the application is asked.
+"""How long a request body Daphne takes in.
 
 Daphne takes in a whole body, on disk when it is long, before it calls the application, which is
-where the limit of a body is enforced. So that nobody can fill the disk meanwhile, no more is kept
-here than the application needs to see that there is too much. What is refused, and how, is the
-application's business.
+where the limit of a body is enforced. So that nobody fills the disk meanwhile, or waits for an
+answer that is known already, a body that is too long is refused here as soon as that shows: by its
+declared length, before the client is told to go on, or by its first byte too many. How long a
+body is when it is decompressed is the application's business.
 """
 
 from typing import Any
 
 from daphne.server import Server
 
+from backend.channel import Refused
 from backend.plain_request import PlainRequest
-
-ABORT_BYTES = 64 * 2**20
 
 
 def bound_uploads(server: Server, max_bytes: int) -> None:
-    """Let `server` keep at most one byte more than `max_bytes` of any body.
+    """Let `server` take no body of more than `max_bytes`.
 
     Args:
         server: makes `backend.channel` channels and has no connection yet.
@@ -24,7 +24,7 @@ def bound_uploads(server: Server, max_bytes: int) -> None:
     """
 
     class Request(BoundedRequest):
-        kept_bytes = max_bytes + 1
+        max_body_bytes = max_bytes
 
     build = server.http_factory.buildProtocol
 
@@ -37,19 +37,28 @@ def bound_uploads(server: Server, max_bytes: int) -> None:
 
 
 class BoundedRequest(PlainRequest):
-    """A request that forgets what comes after `kept_bytes`, and hangs up after `ABORT_BYTES` more.
+    """A request whose body is refused where it is longer than `max_body_bytes`."""
 
-    Attributes:
-        kept_bytes: how much of the body reaches the application.
-    """
+    max_body_bytes = 0
 
-    kept_bytes = 0
-    _forgotten = 0
+    def gotLength(self, length: int | None) -> None:  # noqa: N802 - Twisted's name
+        """Learn how long the body is going to be; `None` where the client does not say.
+
+        Raises:
+            Refused: it would be too long.
+        """
+        self._require_room(length or 0)
+        super().gotLength(length)
 
     def handleContentChunk(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
-        """Take in the next bytes of the body."""
-        room = self.kept_bytes - int(self.content.tell())
-        super().handleContentChunk(data[:room])
-        self._forgotten += max(0, len(data) - room)
-        if self._forgotten > ABORT_BYTES:
-            self.channel.refuse(413, f"its body is longer than {self.kept_bytes - 1} bytes")
+        """Take in the next bytes of the body.
+
+        Raises:
+            Refused: they are too many.
+        """
+        self._require_room(int(self.content.tell()) + len(data))
+        super().handleContentChunk(data)
+
+    def _require_room(self, length: int) -> None:
+        if length > self.max_body_bytes:
+            raise Refused(413, f"its body is longer than the limit of {self.max_body_bytes} bytes")

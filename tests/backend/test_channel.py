@@ -15,11 +15,8 @@ pytestmark = pytest.mark.process
 # Serves an application that answers everything, and speaks to it, all in one process.
 _PROGRAM = """
 import asyncio, json, sys
-import backend.channel, backend.uploads
+import backend.channel
 from backend.api_server import ApiServer
-
-backend.channel.REQUEST_SECONDS = 1.0
-backend.uploads.ABORT_BYTES = 10_000
 
 async def application(scope, receive, send):
     while (await receive()).get("more_body"):
@@ -40,12 +37,24 @@ async def say(pieces):
     writer.close()
     return (await asyncio.wait_for(answer, 10)).decode()
 
+async def insist(first, more, pause):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(first.encode())
+    answer = await asyncio.wait_for(reader.read(), 10)
+    sent = 0
+    while not writer.is_closing():
+        writer.write(bytes(more))
+        sent += more
+        await asyncio.sleep(pause)
+    return [answer.decode(), sent]
+
 async def main():
-    answers = await asyncio.gather(*map(say, spoken))
-    print(json.dumps(answers))
+    asked = [globals()[name](*arguments) for name, arguments in asks]
+    print(json.dumps(await asyncio.wait_for(asyncio.gather(*asked), 30)))
     return 0
 
-port, spoken = int(sys.argv[1]), json.loads(sys.argv[2])
+port, limits, asks = int(sys.argv[1]), *map(json.loads, sys.argv[2:])
+vars(backend.channel).update(limits)
 server = ApiServer(
     application, host="127.0.0.1", port=port, http_timeout=20, max_body_bytes=1000
 )
@@ -56,17 +65,22 @@ GET = "GET / HTTP/1.1\r\nHost: a\r\n"
 POST = "POST / HTTP/1.1\r\nHost: a\r\n"
 
 
-def answers_to(*spoken: list[tuple[str, float]]) -> list[str]:
-    """What comes back to each client that says its pieces, pausing after each (seconds)."""
+def ask(*asks: tuple[str, Any], **limits: float) -> Any:
+    """What each call of a function of the program returns, its channels having other limits."""
     finished = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(free_port()), json.dumps(spoken)],
+        [sys.executable, "-c", _PROGRAM, str(free_port()), json.dumps(limits), json.dumps(asks)],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         timeout=60,
         check=True,
     )
     assert b"Traceback" not in finished.stderr
-    answers: list[str] = json.loads(finished.stdout)
+    return json.loads(finished.stdout)
+
+
+def answers_to(*spoken: list[tuple[str, float]]) -> list[str]:
+    """What comes back to each client that says its pieces, pausing after each (seconds)."""
+    answers: list[str] = ask(*[("say", [pieces]) for pieces in spoken], REQUEST_SECONDS=1)
     return answers
 
 
@@ -131,12 +145,69 @@ def test_time_between_requests_does_not_count() -> None:
     assert answer.count("HTTP/1.1 200 OK") == 3
 
 
-def test_far_too_long_bodies_are_refused_before_their_end() -> None:
-    for head in ("Content-Length: 9000000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n800000\r\n"):
-        (answer,) = answers_to([(POST + head, 0.1), ("x" * 9000, 0.1), ("x" * 9000, 5.0)])
-        error = error_in(answer, 413)
-        assert error["type"] == "request_too_large"
-        assert "1000 bytes" in error["message"]
+DECLARED = "Content-Length: 1001\r\n\r\n"
+CHUNKED = "Transfer-Encoding: chunked\r\n\r\n"
+WAIT = "Expect: 100-continue\r\n"
+
+
+def assert_too_large(answer: str) -> None:
+    error = error_in(answer, 413)
+    assert error["type"] == "request_too_large"
+    assert "1000 bytes" in error["message"]
+
+
+def test_too_long_body_is_refused_before_its_end() -> None:
+    chunk = "3e8\r\n" + "x" * 1000 + "\r\n"  # as much as fits
+    bodies = [
+        DECLARED,
+        WAIT + DECLARED,
+        CHUNKED + chunk + "1\r\nx",
+        CHUNKED + "7d0\r\n" + "x" * 1001,
+        WAIT + CHUNKED + chunk + chunk,
+    ]
+    *answers, invited = answers_to(*([(POST + body, 0.9)] for body in bodies))
+    for answer in answers:
+        assert_too_large(answer)
+    assert_too_large(invited.removeprefix("HTTP/1.1 100 Continue\r\n\r\n"))
+
+
+def test_too_long_body_that_has_come_at_once_is_refused_once() -> None:
+    rest = GET + "\r\n"  # must not pass for a request
+    chunks = "3e9\r\n" + "x" * 1001 + "\r\n0\r\n\r\n"
+    bodies = [DECLARED + "x" * 1001, CHUNKED + chunks]
+    for answer in answers_to(*([(POST + body + rest, 0.9)] for body in bodies)):
+        assert_too_large(answer)
+
+
+def test_too_long_body_on_a_connection_that_was_kept_ends_it() -> None:
+    whole = GET + "\r\n"
+    spoken = [[(whole, apart), (POST + DECLARED, 0.9)] for apart in (0.1, 0.0)]
+    for answer in answers_to(*spoken):
+        good, _, bad = answer.partition("\r\n\r\n/?")
+        assert good.startswith("HTTP/1.1 200 OK")
+        assert_too_large(bad)
+
+
+def test_body_that_fits_is_asked_for() -> None:
+    head = POST + WAIT + "Content-Length: 1000\r\n\r\n"
+    (answer,) = answers_to([(head, 0.1), ("x" * 1000, 0.1), ("nonsense\r\n\r\n", 0.9)])
+    first, second, _ = answer.split("\r\n\r\n", 2)
+    assert first == "HTTP/1.1 100 Continue"
+    assert second.startswith("HTTP/1.1 200 OK")
+
+
+def test_refused_client_reads_the_answer_while_it_still_sends_for_a_while() -> None:
+    refused = {413: POST + DECLARED, 400: "nonsense\r\n\r\n"}
+    fast = [("insist", [first, 10_000, 0.001]) for first in refused.values()]
+    slow = [("insist", [first, 1, 0.02]) for first in refused.values()]
+    for asks, limits, least, most in (
+        (fast, {"LINGER_BYTES": 500_000}, 500_000, 30_000_000),  # the kernel takes in some, too
+        (slow, {"LINGER_SECONDS": 0.5}, 2, 100),
+    ):
+        answers = ask(*asks, **limits)
+        for status, (answer, sent) in zip(refused, answers, strict=True):
+            error_in(answer, status)
+            assert least < sent < most
 
 
 def test_addresses_as_proxies_are_sent_them_are_ours() -> None:
