@@ -5,7 +5,9 @@ import time
 
 import httpx
 import pytest
+from backports import zstd
 
+from tests.support.bombs import forget_peak, peak_kib, zstd_bomb
 from tests.support.served import Served
 
 pytestmark = [pytest.mark.conformance, pytest.mark.process]
@@ -73,3 +75,18 @@ def test_nobody_reads_a_long_form(default_product: Served) -> None:
         seconds.append(time.perf_counter() - begun)
         assert_is_an_error(response, 415, "api_usage_error")
     assert min(seconds) < 1, seconds  # reading the parts takes the event loop three seconds
+
+
+def test_bomb_of_over_1_gb_costs_the_server_less_than_8_mb(default_product: Served) -> None:
+    bomb = zstd_bomb()
+    assert len(bomb) < 100 * 1024
+    with httpx.Client(
+        base_url=default_product.url, headers={"Content-Encoding": "zstd"}, timeout=SECONDS
+    ) as client:
+        usual = client.post(ROUTE, content=zstd.compress(b"{}" + b" " * 1_000_000))
+        assert usual.status_code == 422  # taken in: from here on only the bomb is new
+        before = forget_peak(default_product.process.pid)
+        response = client.post(ROUTE, content=bomb)
+        grown = peak_kib(default_product.process.pid) - before
+    assert_is_an_error(response, 413, "request_too_large")
+    assert grown < 8 * 1024

@@ -22,6 +22,7 @@ from tests.openjev_site.exchange import (
     exchange,
     http_scope,
 )
+from tests.support.bombs import gzip_bomb, zstd_bomb
 
 LIMIT = 1000
 TEXT = b'{"state": "hello"}'
@@ -185,34 +186,18 @@ async def test_a_bomb_is_refused_while_it_is_still_coming(monkeypatch: pytest.Mo
     assert_refused(reply, 413, "request_too_large")
 
 
-def zstd_bomb() -> bytes:
-    """One frame of 1.25 GiB in about 40 KB."""
-    compressor = zstd.ZstdCompressor()
-    megabyte = bytes(2**20)
-    return b"".join(compressor.compress(megabyte) for _ in range(1280)) + compressor.flush()
-
-
-def gzip_bomb() -> bytes:
-    """80 members of 16 MiB each in about 1.3 MB."""
-    return gzip.compress(bytes(2**24)) * 80
-
-
 # Runs in a process of its own, whose highest memory use is nobody else's.
 _MEASURE = """
 import asyncio, sys
 from openjev_site.bodies import Bodies
 from tests.openjev_site.exchange import Echo, exchange
-
-def peak_kib():
-    status = open("/proc/self/status").read()
-    return int(status.split("VmHWM:")[1].split()[0])
+from tests.support.bombs import forget_peak, peak_kib
 
 async def measure(coding, warm, bomb):
     app = Bodies(Echo(), max_bytes=2 * 2**20)
     headers = [("Content-Encoding", coding)]
     assert (await exchange(app, headers=headers, chunks=[warm])).status == 200
-    open("/proc/self/clear_refs", "w").write("5")  # the peak starts again from here
-    before = peak_kib()
+    before = forget_peak()
     status = (await exchange(app, headers=headers, chunks=[bomb])).status
     print(status, peak_kib() - before)
 
