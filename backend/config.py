@@ -34,6 +34,7 @@ class Config:
     revision: str | None
     served_model_name: str
     weights_dir: Path
+    frontend: Literal["rust", "python"]
     backend_url: str
     max_questions: int
     max_answers: int
@@ -142,6 +143,13 @@ SETTINGS: tuple[Setting, ...] = (
         directory,
         "an absolute path that is, or can become, a directory",
         "Where fetched weights are kept.",
+    ),
+    Setting(
+        "FRONTEND",
+        "rust",
+        one_of("rust", "python"),
+        "rust or python",
+        "The HTTP front of an SGLang that is started here.",
     ),
     Setting(
         "BACKEND_URL",

@@ -41,7 +41,7 @@ class Profile:
 
     Attributes:
         name: what `OPENJEV_PROFILE` and `--profile` select.
-        summary: one line for `--help` and the README.
+        summary: one line for `--help`.
         engine: which program runs the weights.
         model: hub id or local path of weights and tokenizer; `None` where `weights` says it all.
         revision: pinned revision of `model`.
@@ -49,6 +49,8 @@ class Profile:
         weights: the GGUF file of an embedded profile.
         memory_bytes: free memory an embedded engine needs besides its prefix cache, in bytes:
             weights, and one prompt of the longest kind.
+        sglang_flags: what SGLang needs for this model, as on its command line; what it needs for
+            every model is `backend.sglang`'s business.
         defaults: setting names (without `OPENJEV_`) whose default differs for this profile.
     """
 
@@ -60,6 +62,7 @@ class Profile:
     revision: str | None = None
     weights: WeightsFile | None = None
     memory_bytes: int = 0
+    sglang_flags: tuple[str, ...] = ()
     defaults: dict[str, int | float | str] = field(default_factory=dict)
 
 
@@ -101,16 +104,55 @@ _EMBEDDED_SMALL = Profile(
     defaults={"MAX_INPUT_TOKENS": 8192},
 )
 
+# Qwen3.6 mixes attention with gated-delta-net layers, whose state is kept only at chosen places.
+_QWEN36_FLAGS = (
+    # Keeps the state at the end of every warm-up, so that the branches reuse it. SGLang would
+    # choose this by itself, but fall back in silence where it cannot.
+    "--mamba-radix-cache-strategy",
+    "extra_buffer",
+    # The default for this model; naming it keeps SGLang from switching the graphs off by itself.
+    "--cuda-graph-backend-prefill",
+    "breakable",
+    # The NVFP4 checkpoint asks for an FP8 cache, which shifts log-probabilities. Only one layer in
+    # four has a cache, so there is room for the exact one.
+    "--kv-cache-dtype",
+    "bf16",
+)
+
+# Attention and MoE backends are SGLang's choice: on a B200 trtllm_mha and flashinfer_trtllm, the
+# fastest there. Where the latter gives NaN, `-- --moe-runner-backend flashinfer_cutlass` does not.
 _QWEN36 = Profile(
     name="qwen36",
-    summary="Qwen3.6-35B-A3B (NVFP4) served by SGLang on one B200.",
+    summary="Qwen3.6-35B-A3B (NVFP4) on SGLang and one B200.",
     engine="sglang",
     served_model_name="Qwen/Qwen3.6-35B-A3B",
     model="nvidia/Qwen3.6-35B-A3B-NVFP4",
     revision="1355db6a052410cfd62085d94b58866fd0f2c3c5",
+    sglang_flags=_QWEN36_FLAGS,
+)
+
+_QWEN36_FP8 = Profile(
+    name="qwen36-fp8",
+    summary="The same model with FP8 weights, on SGLang and one H100 or H200.",
+    engine="sglang",
+    served_model_name="Qwen/Qwen3.6-35B-A3B",
+    model="Qwen/Qwen3.6-35B-A3B-FP8",
+    revision="95a723d08a9490559dae23d0cff1d9466213d989",
+    sglang_flags=_QWEN36_FLAGS,
+)
+
+_QWEN3_8B = Profile(
+    name="qwen3-8b",
+    summary="Qwen3-8B, a plain dense model, on SGLang and any GPU with 40 GB or more.",
+    engine="sglang",
+    served_model_name="Qwen/Qwen3-8B",
+    model="Qwen/Qwen3-8B",
+    revision="b968826d9c46dd6066d109eabc6255188de91218",
 )
 
 PROFILES: dict[str, Profile] = {
-    profile.name: profile for profile in (_EMBEDDED, _EMBEDDED_SMALL, _QWEN36)
+    profile.name: profile
+    for profile in (_EMBEDDED, _EMBEDDED_SMALL, _QWEN36, _QWEN36_FP8, _QWEN3_8B)
 }
 DEFAULT_PROFILE = _EMBEDDED.name
+DEFAULT_SGLANG_PROFILE = _QWEN36.name

@@ -8,13 +8,16 @@ import asyncio
 import ipaddress
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from django.conf import settings
 from django.utils.module_loading import import_string
 
+from backend.checkpoint import is_pinned, tokenizer_directory
 from backend.config import Config, load_config
+from backend.errors import TokenizerError
 from backend.launch import (
     PROJECT_ROOT,
     LaunchError,
@@ -23,7 +26,9 @@ from backend.launch import (
     require_free,
 )
 from backend.lifespan import Lifespan
+from backend.profiles import DEFAULT_SGLANG_PROFILE
 from backend.runtime import run
+from backend.sglang import TESTED_VERSION, installed_version, interpreter, key_file, sglang_command
 from backend.supervisor import EngineProcess
 
 # an evaluation times out by itself; Daphne's own limit is for an application that forgets to
@@ -41,6 +46,9 @@ class Options:
         backend_port: port of an engine that is started.
         connect: address of an engine that runs already; none is started then.
         engine_only: no API.
+        sglang_python: the Python that has SGLang, to start that.
+        frontend: overrides `OPENJEV_FRONTEND`.
+        sglang_flags: flags for SGLang that replace or add to ours.
     """
 
     profile: str | None = None
@@ -49,6 +57,9 @@ class Options:
     backend_port: int = 30000
     connect: str | None = None
     engine_only: bool = False
+    sglang_python: str | None = None
+    frontend: str | None = None
+    sglang_flags: tuple[str, ...] = ()
 
 
 def serve(options: Options, *, say: Callable[[str], None], check: Callable[[], object]) -> int:
@@ -67,9 +78,8 @@ def serve(options: Options, *, say: Callable[[str], None], check: Callable[[], o
     """
     config = configure(options)
     check()
-    engine = None
     if options.connect is None:
-        _require_startable(config)
+        _require_startable(options, config)
     if not options.engine_only:  # before the engine's, which people know less about
         require_free(options.host, options.port, "--port")
     if options.connect is None:
@@ -78,21 +88,25 @@ def serve(options: Options, *, say: Callable[[str], None], check: Callable[[], o
     for warning in _warnings(options, config):
         say(f"Warning: {warning}")
     say(f"Model   {config.served_model_name} (profile {config.profile})")
-    if options.connect is None:
-        engine = _embedded_engine(config, options.backend_port)
-    say(f"Engine  {config.backend_url}")
-    if options.engine_only:
+    with ExitStack() as resources:
+        engine = None
+        if options.sglang_python is not None:
+            engine = _sglang_engine(options, config, resources, say)
+        elif options.connect is None:
+            engine = _embedded_engine(config, options.backend_port)
+        say(f"Engine  {config.backend_url}")
+        if not options.engine_only:
+            return _serve_api(options, config, engine, say)
         return asyncio.run(
             run(
                 engine=engine,
                 api=None,
                 lifespan=None,
-                probe_url=config.backend_url,
-                startup_timeout=config.startup_timeout,
+                url=config.backend_url,
+                config=config,
                 say=say,
             )
         )
-    return _serve_api(options, config, engine, say)
 
 
 def configure(options: Options) -> Config:
@@ -103,8 +117,12 @@ def configure(options: Options) -> Config:
     """
     url = options.connect or engine_url(options.backend_port)
     environ = {**os.environ, "OPENJEV_BACKEND_URL": url}
+    if options.sglang_python is not None and not environ.get("OPENJEV_PROFILE"):
+        environ["OPENJEV_PROFILE"] = DEFAULT_SGLANG_PROFILE
     if options.profile is not None:
         environ["OPENJEV_PROFILE"] = options.profile
+    if options.frontend is not None:
+        environ["OPENJEV_FRONTEND"] = options.frontend
     config, problems = load_config(environ)
     for problem in problems:
         if problem.variable == "OPENJEV_BACKEND_URL" and problem.fatal:
@@ -135,8 +153,8 @@ def _serve_api(
             engine=engine,
             api=api,
             lifespan=lifespan,
-            probe_url=_address(_reachable(options.host), options.port),
-            startup_timeout=config.startup_timeout,
+            url=_address(_reachable(options.host), options.port),
+            config=config,
             say=say,
         )
     )
@@ -150,13 +168,44 @@ def _require_another_port(options: Options) -> None:
         )
 
 
-def _require_startable(config: Config) -> None:
-    if config.selected.engine != "embedded":
+def _require_startable(options: Options, config: Config) -> None:
+    is_sglang = config.selected.engine == "sglang"
+    if is_sglang and options.sglang_python is None:
         raise LaunchError(
-            f"The profile {config.profile} needs SGLang, which this version does not start. Start "
-            f"SGLang yourself, then: runbackend --profile {config.profile} --connect "
-            "http://127.0.0.1:30000 (its address)."
+            f"The profile {config.profile} needs SGLang. Name the Python it is installed for with "
+            "--sglang-python PATH, or the address of one that runs with --connect URL."
         )
+    if not is_sglang and options.sglang_python is not None:
+        raise LaunchError(
+            f"The profile {config.profile} is not for SGLang. Leave --sglang-python out, or choose "
+            f"another with --profile, such as {DEFAULT_SGLANG_PROFILE}."
+        )
+
+
+def _sglang_engine(
+    options: Options, config: Config, resources: ExitStack, say: Callable[[str], None]
+) -> EngineProcess:
+    python = interpreter(options.sglang_python or "")
+    version = installed_version(python)
+    if version != TESTED_VERSION:
+        say(f"Warning: SGLang {version} is not {TESTED_VERSION}, with which OpenJev is tested.")
+    try:
+        tokenizer = tokenizer_directory(config)
+        if not is_pinned(config):
+            say(f"Warning: {config.model} is not pinned; what the hub serves as it may change.")
+    except TokenizerError as error:
+        raise LaunchError(str(error)) from None
+    command = sglang_command(
+        config,
+        python=python,
+        tokenizer=str(tokenizer),
+        port=options.backend_port,
+        extra=options.sglang_flags,
+        key_file=resources.enter_context(key_file(config)),
+    )
+    return EngineProcess(
+        command.argv, environment=command.environment, cwd=Path.cwd(), secrets=command.secrets
+    )
 
 
 def _embedded_engine(config: Config, port: int) -> EngineProcess:

@@ -21,6 +21,7 @@ from backend.chat_template import (
     TemplateRefused,
     conceal_messages,
 )
+from backend.checkpoint import tokenizer_directory
 from backend.config import Config
 from backend.errors import TokenizerError
 from backend.vocabulary import Vocabulary, vocabulary_from_gguf, vocabulary_from_pretrained
@@ -219,10 +220,7 @@ def load_tokenizer(config: Config) -> ChatTokenizer:
         from backend.embedded.weights import locate
 
         return ChatTokenizer(vocabulary_from_gguf(locate(config, progress=False)))
-    name = config.model or config.served_model_name
-    path = Path(name).expanduser()
+    path = Path(config.model or "").expanduser()
     if path.is_file():
         return ChatTokenizer(vocabulary_from_gguf(path))
-    if path.is_dir():
-        return ChatTokenizer(vocabulary_from_pretrained(str(path)))
-    return ChatTokenizer(vocabulary_from_pretrained(name, config.revision))
+    return ChatTokenizer(vocabulary_from_pretrained(tokenizer_directory(config)))

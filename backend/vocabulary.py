@@ -1,4 +1,4 @@
-"""Where a tokenizer and its chat template come from: GGUF metadata, a directory, or a model hub.
+"""Where a tokenizer and its chat template come from: GGUF metadata, or a checkpoint directory.
 
 Builds what the publisher describes and judges nothing; whether it is safe to use is proven by
 `backend.tokenizer`.
@@ -150,12 +150,11 @@ def _template(path: Path, metadata: Mapping[str, Any], tokens: list[str]) -> Cha
     return ChatTemplate(source, variables)
 
 
-def vocabulary_from_pretrained(name: str, revision: str | None = None) -> Vocabulary:
-    """Load the tokenizer of a checkpoint directory or a model hub id.
+def vocabulary_from_pretrained(directory: Path) -> Vocabulary:
+    """Load the tokenizer of a checkpoint.
 
     Args:
-        name: path of a directory, or hub id.
-        revision: commit, tag or branch of a hub id.
+        directory: holds its tokenizer files.
 
     Raises:
         TokenizerError: it cannot be loaded, or has no fast tokenizer or no chat template.
@@ -164,12 +163,14 @@ def vocabulary_from_pretrained(name: str, revision: str | None = None) -> Vocabu
     from transformers import AutoTokenizer
 
     try:
-        loaded = AutoTokenizer.from_pretrained(name, revision=revision or "main")
+        loaded = AutoTokenizer.from_pretrained(directory)
         tokenizer: Tokenizer = loaded.backend_tokenizer
         source = loaded.get_chat_template()
     except Exception as error:  # it fails in dozens of ways, none of them documented
         raise TokenizerError(
-            f"The tokenizer of {name} cannot be loaded ({type(error).__name__}: {error}). Name a "
-            "directory or hub id that holds a tokenizer.json and a chat template."
+            f"The tokenizer in {directory} cannot be loaded ({type(error).__name__}: {error}). "
+            "Name a directory or hub id that holds a tokenizer.json and a chat template."
         ) from error
-    return Vocabulary(name, tokenizer, ChatTemplate(source, dict(loaded.special_tokens_map)))
+    return Vocabulary(
+        str(directory), tokenizer, ChatTemplate(source, dict(loaded.special_tokens_map))
+    )

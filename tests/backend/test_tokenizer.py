@@ -334,20 +334,14 @@ def test_checkpoint_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         load_tokenizer(config)
 
 
-def test_hub_id_is_loaded_at_its_revision(
+def test_hub_id_is_loaded_from_the_directory_of_its_revision(
     tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, str | None]] = []
-    vocabulary = vocabulary_from_gguf(tiny_gguf)
-
-    def from_hub(name: str, revision: str | None = None) -> Vocabulary:
-        asked.append((name, revision))
-        return vocabulary
-
-    monkeypatch.setattr("backend.tokenizer.vocabulary_from_pretrained", from_hub)
+    directory = save_checkpoint(tiny_gguf, tmp_path / "snapshot")
     config, _ = load_config({"OPENJEV_PROFILE": "qwen36"})
-    load_tokenizer(config)
-    assert asked == [(config.model, config.revision)]
+    directories = {config: directory}
+    monkeypatch.setattr("backend.tokenizer.tokenizer_directory", directories.get)
+    assert load_tokenizer(config).name == str(directory)
 
 
 def test_gguf_of_an_unknown_kind_is_refused_by_name(tmp_path: Path) -> None:

@@ -97,4 +97,4 @@ def test_checkpoint_without_a_chat_template_is_refused(tiny_gguf: Path, tmp_path
     fast = PreTrainedTokenizerFast(tokenizer_object=vocabulary_from_gguf(tiny_gguf).tokenizer)
     fast.save_pretrained(tmp_path)
     with pytest.raises(TokenizerError, match="chat template"):
-        vocabulary_from_pretrained(str(tmp_path))
+        vocabulary_from_pretrained(tmp_path)

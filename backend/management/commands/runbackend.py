@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, DjangoHelpFormatter
 
 from backend.launch import LaunchError
-from backend.profiles import PROFILES
+from backend.profiles import DEFAULT_SGLANG_PROFILE, PROFILES
 from backend.serve import Options, serve
 
 _HELP = """\
@@ -20,8 +20,11 @@ The profile's model is fetched on the first start and verified on every one. Ctr
 lets running evaluations finish, then ends both with exit code 0; if the engine dies, the command
 ends with 1.
 
-Engines of the `embedded` profiles are started by this command. SGLang is not, in this version:
-start it yourself and give its address with --connect.
+Engines of the `embedded` profiles need nothing else. The others need SGLang: name the Python it is
+installed for with --sglang-python, or the address of one that runs with --connect. What follows two
+dashes goes to SGLang, and replaces what OpenJev would have given it:
+
+  manage.py runbackend --sglang-python /opt/sglang/bin/python -- --mem-fraction-static 0.8
 
 profiles:
 """
@@ -66,6 +69,19 @@ class Command(BaseCommand):
         what.add_argument(
             "--engine-only", action="store_true", help="start only the engine, not the API"
         )
+        parser.add_argument(
+            "--sglang-python",
+            metavar="PATH",
+            help=f"start SGLang with this Python; without a profile, {DEFAULT_SGLANG_PROFILE}",
+        )
+        parser.add_argument(
+            "--frontend",
+            choices=["rust", "python"],
+            help="HTTP front of SGLang; overrides OPENJEV_FRONTEND",
+        )
+        parser.add_argument(
+            "sglang_flags", nargs="*", metavar="FLAG", help="after two dashes: flags for SGLang"
+        )
 
     def handle(self, **options: Any) -> None:
         """Serve until a signal or the engine's end."""
@@ -76,6 +92,9 @@ class Command(BaseCommand):
             backend_port=options["backend_port"],
             connect=options["connect"],
             engine_only=options["engine_only"],
+            sglang_python=options["sglang_python"],
+            frontend=options["frontend"],
+            sglang_flags=tuple(options["sglang_flags"]),
         )
         try:
             code = serve(chosen, say=self._say, check=self.check)

@@ -1,0 +1,182 @@
+"""How to start SGLang for a profile: its interpreter, its command line, its environment.
+
+Facts about SGLang 0.5.19 that shape a start belong here. It must never put a key into the argument
+list, nor hand on the public API's.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from backend.checkpoint import local_directory
+from backend.config import PREFIX, Config
+from backend.launch import CONTEXT_MARGIN, ENGINE_HOST, EngineCommand, LaunchError
+from backend.sglang_flags import FlagRefused, arguments, read_flags, require_harmless
+
+TESTED_VERSION = "0.5.19"
+# SGLang takes inputs of at most its context less seven tokens; the rest keeps a round number.
+_CONTEXT_MARGIN = 256
+_ASK_SECONDS = 60.0
+_ASK = """
+import importlib.metadata
+try:
+    print(importlib.metadata.version("sglang"))
+except importlib.metadata.PackageNotFoundError:
+    print()
+"""
+# Twice as many as the calls that are in flight by default: recurrent state is kept for each.
+_EVERY_MODEL = (
+    *("--chunked-prefill-size", "8192"),
+    *("--max-running-requests", "128"),
+    *("--max-queued-requests", "512"),  # one more is answered 503 instead of waiting for ever
+    "--enable-metrics",
+    *("--log-level-http", "warning"),  # or every call is a line in the log
+)
+_ENVIRONMENT = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONSAFEPATH": "1",  # the working directory holds packages of ours
+    # After a fatal error it would wait for dumps, with its port open and requests hanging.
+    "SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS": "0",
+    "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
+    "SGLANG_REQUEST_STATE_WAIT_TIMEOUT": "1",  # how soon it notices that a caller has hung up
+    "SGLANG_TIMEOUT_KEEP_ALIVE": "60",  # longer than our client keeps a connection
+}
+
+
+def interpreter(given: str) -> Path:
+    """The Python that `--sglang-python` names, without following links out of its environment.
+
+    Raises:
+        LaunchError: there is none.
+    """
+    found = shutil.which(os.path.expanduser(given))
+    if found is None:
+        inside = Path(given, "bin", "python")
+        hint = f" Did you mean {inside}?" if inside.is_file() else ""
+        raise LaunchError(
+            f"--sglang-python is {given!r}, which is no program that can be run.{hint} Name the "
+            "Python interpreter of the environment SGLang is installed in."
+        )
+    return Path(os.path.abspath(found))
+
+
+def installed_version(python: Path) -> str:
+    """The version of SGLang that `python` would run. Starts it for a moment.
+
+    Raises:
+        LaunchError: it is no Python, or has no SGLang.
+    """
+    try:
+        answer = subprocess.run(  # noqa: S603 - the user's own interpreter
+            [str(python), "-c", _ASK],
+            capture_output=True,
+            text=True,
+            timeout=_ASK_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise LaunchError(
+            f"--sglang-python is {python}, which does not work as a Python interpreter: {error}. "
+            "Name the one of the environment SGLang is installed in."
+        ) from None
+    version = answer.stdout.strip()
+    if not version:
+        raise LaunchError(
+            f"The Python at {python} has no SGLang. Install it there ({python} -m pip install "
+            f"sglang=={TESTED_VERSION}), or name another with --sglang-python."
+        )
+    return version
+
+
+def sglang_command(
+    config: Config,
+    *,
+    python: Path,
+    tokenizer: str,
+    port: int,
+    extra: Sequence[str] = (),
+    key_file: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> EngineCommand:
+    """How to start SGLang.
+
+    Args:
+        config: settings; the profile's flags come with it.
+        python: the interpreter that has SGLang.
+        tokenizer: directory of the tokenizer that the API uses, too.
+        port: where it listens, on loopback.
+        extra: flags that replace or add to ours, as on a command line.
+        key_file: from `key_file`.
+        environ: environment to start from; what is set there stays as it is.
+
+    Raises:
+        LaunchError: a flag in `extra` cannot be used.
+    """
+    directory = local_directory(config.model or config.served_model_name)
+    flags = read_flags(
+        [
+            *("--model-path", str(directory or config.model)),
+            *(("--revision", config.revision) if config.revision and not directory else ()),
+            *("--tokenizer-path", tokenizer),
+            *("--served-model-name", config.served_model_name),
+            *("--host", ENGINE_HOST),
+            *("--port", str(port)),
+            *("--context-length", str(config.max_input_tokens + _CONTEXT_MARGIN)),
+            *_EVERY_MODEL,
+            *config.selected.sglang_flags,
+        ]
+    )
+    try:
+        given = read_flags(extra)
+        require_harmless(given)
+    except FlagRefused as refusal:
+        raise LaunchError(str(refusal)) from None
+    flags |= given
+    _require_room(config, flags["--context-length"])
+    if key_file is not None:
+        flags["--config"] = (str(key_file),)
+    return EngineCommand(
+        # `sglang serve` would first ask the hub what kind of model this is
+        argv=(str(python), "-m", "sglang.launch_server", *arguments(flags)),
+        environment=_environment(config, python, environ),
+        secrets=tuple(key for key in (config.backend_api_key, config.api_key) if key),
+    )
+
+
+@contextmanager
+def key_file(config: Config) -> Iterator[Path | None]:
+    """A file that gives SGLang the engine's key, readable by this user only, while needed.
+
+    Its Rust front checks no key, so it gets none.
+    """
+    if config.backend_api_key is None or config.frontend == "rust":
+        yield None
+        return
+    with TemporaryDirectory(prefix="openjev-") as directory:
+        path = Path(directory, "sglang.yaml")
+        path.touch(mode=0o600)
+        path.write_text(json.dumps({"api-key": config.backend_api_key}))
+        yield path
+
+
+def _require_room(config: Config, context_length: Sequence[str]) -> None:
+    needed = config.max_input_tokens + CONTEXT_MARGIN
+    given = "".join(context_length)
+    if given.isdecimal() and int(given) < needed:
+        raise LaunchError(
+            f"The SGLang flag --context-length is {given}, but inputs of OPENJEV_MAX_INPUT_TOKENS "
+            f"({config.max_input_tokens}) need {needed}. Raise the one or lower the other."
+        )
+
+
+def _environment(config: Config, python: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    inherited = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
+    # as if its environment were activated: kernels are compiled with the tools beside it
+    path = os.pathsep.join([str(python.parent), environ.get("PATH", os.defpath)])
+    rust = "1" if config.frontend == "rust" else "0"
+    return {**_ENVIRONMENT, **inherited, "PATH": path, "SGLANG_RUST_SERVER": rust}
