@@ -1,19 +1,30 @@
-"""Wait until something answers `/health` with 200."""
+"""Whether an engine, or the API, works: asked again and again until the answer is the awaited one.
+
+Knows what is asked, and nothing of processes or of what the answer leads to.
+"""
 
 import asyncio
+from collections.abc import Iterator
 
+from backend.client import EngineClient
+from backend.config import Config
 from backend.errors import EngineError
-from backend.transport import AiohttpTransport
 
 _FIRST_PAUSE_SECONDS = 0.1
 # a large model loads for minutes: asked less and less often, but told of at most this late
 _LONGEST_PAUSE_SECONDS = 1.0
 # SGLang's /health takes at least a second: it runs a token through the model
 _PROBE_SECONDS = 5.0
+_DESCRIBE_SECONDS = 10.0
+_WATCH_PAUSE_SECONDS = 5.0
+
+
+class WrongModel(Exception):
+    """Something else answers where the engine should; a complete sentence that says what."""
 
 
 async def wait_until_healthy(url: str, *, seconds: float) -> bool:
-    """Ask `url`/health again and again.
+    """Wait until `url`/health answers 200.
 
     Args:
         url: address of an engine or of the API.
@@ -23,20 +34,79 @@ async def wait_until_healthy(url: str, *, seconds: float) -> bool:
         Whether it became healthy in time.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    transport = AiohttpTransport(url)
-    pause = _FIRST_PAUSE_SECONDS
+    client = EngineClient(url)
     try:
-        while (now := loop.time()) < deadline:
-            try:
-                probe_deadline = min(deadline, now + _PROBE_SECONDS)
-                status, _ = await transport.get("/health", deadline=probe_deadline)
-            except EngineError:
-                status = 0
-            if status == 200:
-                return True
-            await asyncio.sleep(pause)
-            pause = min(1.2 * pause, _LONGEST_PAUSE_SECONDS)
+        async with asyncio.timeout(seconds):
+            for pause in _pauses():
+                if await client.is_healthy(deadline=loop.time() + _PROBE_SECONDS):
+                    break
+                await asyncio.sleep(pause)
+    except TimeoutError:
         return False
     finally:
-        await transport.aclose()
+        await client.aclose()
+    return True
+
+
+async def wait_until_serving(config: Config, *, seconds: float) -> bool:
+    """Wait until the engine has answered a real call for a label's log-probability.
+
+    Args:
+        config: the engine's address and key, and the model that it must serve.
+        seconds: how long to keep asking.
+
+    Returns:
+        Whether it did so in time.
+
+    Raises:
+        WrongModel: what answers serves another model.
+    """
+    loop = asyncio.get_running_loop()
+    client = EngineClient(config.backend_url, api_key=config.backend_api_key)
+    served = None
+    try:
+        async with asyncio.timeout(seconds):
+            for pause in _pauses():
+                try:
+                    served = await client.describe(deadline=loop.time() + _DESCRIBE_SECONDS)
+                    break
+                except EngineError:
+                    await asyncio.sleep(pause)
+    except TimeoutError:
+        return False
+    finally:
+        await client.aclose()
+    if served is not None and served.model != config.served_model_name:
+        raise WrongModel(
+            f"What answers at {config.backend_url} serves {served.model!r}, not "
+            f"{config.served_model_name!r}."
+        )
+    return True
+
+
+async def wait_until_silent(url: str, *, seconds: float) -> None:
+    """Watch an engine that works; return when it has not been healthy for `seconds`.
+
+    A question may take half of that: a busy SGLang takes up to 20 seconds to say that it works. Two
+    questions in a row must fail, lest a pause of this very process counts as the engine's.
+    """
+    loop = asyncio.get_running_loop()
+    client = EngineClient(url)
+    last, failed = loop.time(), 0
+    try:
+        while failed < 2 or loop.time() < last + seconds:
+            if await client.is_healthy(deadline=loop.time() + seconds / 2):
+                last, failed = loop.time(), 0
+                await asyncio.sleep(min(_WATCH_PAUSE_SECONDS, seconds / 4))
+            else:
+                failed += 1
+                await asyncio.sleep(min(_LONGEST_PAUSE_SECONDS, seconds / 4))
+    finally:
+        await client.aclose()
+
+
+def _pauses() -> Iterator[float]:
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        yield pause
+        pause = min(1.2 * pause, _LONGEST_PAUSE_SECONDS)

@@ -3,8 +3,8 @@
 A program of its own that needs only the standard library: `python -P keeper.py COMMAND …`, started
 as the leader of a new session with a pipe as its standard input. The end of that pipe means that
 the starter has died, by whatever signal: then the group is killed, grandchildren included. (Linux'
-parent-death signal reaches only the direct child, and other systems have none.) The keeper never
-writes to standard output, which belongs to the command.
+parent-death signal reaches only the direct child, and other systems have none.) Requests to end are
+passed on to the command. The keeper never writes to standard output, which belongs to the command.
 """
 
 import os
@@ -14,6 +14,7 @@ import sys
 import threading
 
 NOT_FOUND = 127
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(argv: list[str]) -> int:
@@ -22,14 +23,19 @@ def main(argv: list[str]) -> int:
     Returns:
         Its exit code; 128 + N when signal N ended it.
     """
+    asked: list[int] = []
     # handlers instead of SIG_IGN: an ignored signal would stay ignored in the command
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda _number, _frame: None)
+    for number in _PASSED_ON:
+        signal.signal(number, lambda received, _frame: asked.append(received))
     try:
         command = subprocess.Popen(argv, stdin=subprocess.DEVNULL)  # noqa: S603 - the starter's
     except OSError as error:
         print(f"cannot run {argv[0]}: {error.strerror}", file=sys.stderr)
         return NOT_FOUND
+    for number in _PASSED_ON:
+        signal.signal(number, lambda received, _frame: command.send_signal(received))
+    for received in asked:
+        command.send_signal(received)
     threading.Thread(target=_kill_group_at_end_of_input, daemon=True).start()
     code = command.wait()
     return code if code >= 0 else 128 - code

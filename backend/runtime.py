@@ -1,18 +1,28 @@
 """From the engine's start to the last process's end: one coroutine, one exit code.
 
 The API serves from the first moment and says that it is starting. What happens first decides: a
-signal ends everything in order, with 0; the engine's death, or a start-up that takes too long,
-with 1. This module knows neither Daphne nor the engine's protocol.
+signal ends everything in order, with 0; the engine's death or silence, a start-up that takes too
+long, or the certainty that it cannot succeed, with 1. This module knows neither Daphne nor the
+engine's protocol.
 """
 
 import asyncio
 import logging
+import re
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from backend.health import wait_until_healthy
+from backend.config import Config
+from backend.engine_log import Phase
+from backend.health import (
+    WrongModel,
+    wait_until_healthy,
+    wait_until_serving,
+    wait_until_silent,
+)
 from backend.lifespan import Lifespan, StartupRefused
+from backend.progress import StartProgress
 from backend.supervisor import EngineProcess
 
 logger = logging.getLogger(__name__)
@@ -21,11 +31,12 @@ FAILED = 1
 CUT_SHORT = 130
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# the application bounds its own draining; this is for one that does not
-_DRAIN_SECONDS = 60.0
+# the application bounds its own draining, and then closes what it has open
+_CLOSING_SECONDS = 5.0
 # calls to a dead engine fail at once, so their answers need only be written
-_DRAIN_DEAD_SECONDS = 1.0
+_ANSWER_SECONDS = 1.0
 _ENGINE_GRACE_SECONDS = 10.0
+_PORT_TAKEN = re.compile("address already in use", re.IGNORECASE)
 
 
 class Api(Protocol):
@@ -70,8 +81,8 @@ async def run(
     engine: EngineProcess | None,
     api: Api | None,
     lifespan: Lifespan | None,
-    probe_url: str,
-    startup_timeout: float,
+    url: str,
+    config: Config,
     say: Callable[[str], None],
 ) -> int:
     """Start everything, wait for what ends it, stop everything.
@@ -80,85 +91,143 @@ async def run(
         engine: the engine to start; `None` when one runs elsewhere.
         api: the server of the public API; `None` to run the engine alone.
         lifespan: of the application that `api` serves.
-        probe_url: whose `/health` says that all is ready.
-        startup_timeout: seconds until that must be so.
+        url: where `api` can be reached, or the engine without one.
+        config: how long things may take, and what the engine must serve.
         say: tells the person who started it; one line.
 
     Returns:
         The exit code: 0 after a signal, 1 after a failure, 130 after a second signal.
     """
     signals = _Signals()
+    progress = StartProgress(say, Phase.STARTING if engine else Phase.WAITING)
     code = FAILED
     try:
         if lifespan is not None:
             await lifespan.startup()
         if engine is not None:
+            engine.listen(progress.heard)
             await engine.start()
-        code = await _until_something_ends(engine, signals, probe_url, startup_timeout, say)
+        watchers = [_stop_asked(signals, say), _watch(engine, api, url, config, progress, say)]
+        if engine is not None:
+            watchers.append(_engine_ended(engine))
+        if lifespan is not None:
+            watchers.append(_refused(lifespan))
+        code = await _first(watchers)
     except StartupRefused as error:
         logger.error("The API cannot start: %s.", error)
     except OSError as error:
         logger.error("The engine cannot be started: %s.", error.strerror)
     finally:
-        seconds = _DRAIN_SECONDS if code == 0 else _DRAIN_DEAD_SECONDS
-        at_once = await _unless_hurried(signals, _drain(api, lifespan, seconds))
-        if engine is not None:
-            if not (at_once or code):
-                at_once = await _unless_hurried(signals, engine.stop(_ENGINE_GRACE_SECONDS))
-            if at_once or code:
-                await engine.stop(0)
+        drain_seconds = _ANSWER_SECONDS if code else config.drain_timeout + _CLOSING_SECONDS
+        grace = 0 if code else _ENGINE_GRACE_SECONDS
+        at_once = await _unless_hurried(
+            signals, _wind_up(engine, api, lifespan, drain_seconds, grace)
+        )
+        if at_once and engine is not None:
+            await engine.stop(0)
         signals.remove()
     return CUT_SHORT if at_once else code
 
 
-async def _until_something_ends(
+async def _first(watchers: list[Coroutine[Any, Any, int]]) -> int:
+    """The exit code of the watcher that is done first, of several the one named first."""
+    tasks = [asyncio.create_task(watcher) for watcher in watchers]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task.result() for task in tasks if task.done())
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _stop_asked(signals: _Signals, say: Callable[[str], None]) -> int:
+    await signals.stop.wait()
+    say("Stopping; a second signal stops at once.")
+    return 0
+
+
+async def _watch(
     engine: EngineProcess | None,
-    signals: _Signals,
-    probe_url: str,
-    startup_timeout: float,
+    api: Api | None,
+    url: str,
+    config: Config,
+    progress: StartProgress,
     say: Callable[[str], None],
 ) -> int:
-    began = asyncio.get_running_loop().time()
-    stopped = asyncio.create_task(signals.stop.wait())
-    ready = asyncio.create_task(wait_until_healthy(probe_url, seconds=startup_timeout))
-    ended = asyncio.create_task(engine.wait() if engine else asyncio.Event().wait())
-    pending: set[asyncio.Task[bool] | asyncio.Task[int]] = {stopped, ready, ended}
+    """Tell how the start goes, then watch over an engine of ours."""
+    seconds = config.startup_timeout
+    telling = asyncio.create_task(progress.tell())
     try:
-        while True:
-            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            if stopped.done():
-                say("Stopping; a second signal stops at once.")
-                return 0
-            if engine is not None and ended.done():
-                await _report_death(engine, ended.result())
-                return FAILED
-            if not ready.result():
-                logger.error(
-                    "Not ready within %g seconds (OPENJEV_STARTUP_TIMEOUT); giving up.",
-                    startup_timeout,
-                )
-                return FAILED
-            seconds = asyncio.get_running_loop().time() - began
-            say(f"Ready in {seconds:.1f} s at {probe_url}. Ctrl-C stops it.")
+        if api is None:
+            in_time = await wait_until_serving(config, seconds=seconds)
+        else:
+            in_time = await wait_until_healthy(url, seconds=seconds)
+    except WrongModel as error:
+        logger.error("%s", error)
+        return FAILED
     finally:
-        for task in (stopped, ready, ended):
-            task.cancel()
-        await asyncio.gather(stopped, ready, ended, return_exceptions=True)
+        telling.cancel()
+    if not in_time:
+        logger.error(
+            "Not ready within %g seconds (OPENJEV_STARTUP_TIMEOUT): giving up while %s.",
+            seconds,
+            progress.phase.value,
+        )
+        return FAILED
+    say(f"Ready in {progress.seconds:.1f} s at {url}. Ctrl-C stops it.")
+    if engine is None:  # one that runs elsewhere may come back
+        await asyncio.Event().wait()
+    else:
+        await wait_until_silent(config.backend_url, seconds=config.hang_timeout)
+        logger.error(
+            "The engine has not answered for %g seconds (OPENJEV_HANG_TIMEOUT) and counts as "
+            "dead. The last it said:%s",
+            config.hang_timeout,
+            _quoted(await engine.last_words()),
+        )
+    return FAILED
 
 
-async def _report_death(engine: EngineProcess, code: int) -> None:
+async def _engine_ended(engine: EngineProcess) -> int:
+    code = await engine.wait()
     words = await engine.last_words()
-    said = "".join(f"\n    {line}" for line in words) or " nothing."
-    logger.error("The engine ended by itself (exit code %d). The last it said:%s", code, said)
+    logger.error(
+        "The engine ended by itself (exit code %d). The last it said:%s", code, _quoted(words)
+    )
+    if any(map(_PORT_TAKEN.search, words)):
+        logger.error("Another server took the engine's port. Choose another with --backend-port.")
+    return FAILED
 
 
-async def _drain(api: Api | None, lifespan: Lifespan | None, seconds: float) -> None:
-    if api is not None:
-        await api.stop_accepting()
-    if lifespan is not None:
-        await lifespan.shutdown(seconds)
-    if api is not None:
-        await api.finish_answers(min(seconds, 1.0))
+async def _refused(lifespan: Lifespan) -> int:
+    logger.error("Giving up, since waiting cannot help: %s", await lifespan.refused())
+    return FAILED
+
+
+def _quoted(words: list[str]) -> str:
+    return "".join(f"\n    {line}" for line in words) or " nothing."
+
+
+async def _wind_up(
+    engine: EngineProcess | None,
+    api: Api | None,
+    lifespan: Lifespan | None,
+    drain_seconds: float,
+    grace: float,
+) -> None:
+    try:
+        if api is not None:
+            await api.stop_accepting()
+        if engine is not None and not grace:  # requests that hang in it fail then, and are answered
+            await engine.stop(0)
+        if lifespan is not None:
+            await lifespan.shutdown(drain_seconds)
+        if api is not None:
+            await api.finish_answers(_ANSWER_SECONDS)
+    finally:
+        if engine is not None:
+            await engine.stop(grace)
 
 
 async def _unless_hurried(signals: _Signals, work: Coroutine[Any, Any, None]) -> bool:

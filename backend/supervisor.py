@@ -1,7 +1,8 @@
 """One engine process: start it, relay what it says, notice its end, end all of it.
 
 Knows processes and nothing of HTTP or readiness. The engine runs in a session of its own, so a
-terminal's Ctrl-C reaches only us, and a signal to its group reaches its workers too.
+terminal's Ctrl-C reaches only us. It is asked to end through its main process alone, which takes
+its workers down in its own order; what is left is killed as a group.
 """
 
 import asyncio
@@ -17,13 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from backend.engine_log import read_line
+
 logger = logging.getLogger("openjev.engine")
 
 MAX_LINE = 2000
-_LAST_LINES = 10
+_LAST_LINES = 20  # a traceback of a worker, and what its main process says of it
 _KEEPER = Path(__file__).with_name("keeper.py")
-# how the embedded engine begins its lines
-_LEVELS = {name: getattr(logging, name) for name in ("INFO", "WARNING", "ERROR", "CRITICAL")}
 _LINE_BREAK = re.compile(rb"[\r\n]+")
 # how long output written just before the end may take to arrive
 _LAST_OUTPUT_SECONDS = 0.3
@@ -56,11 +57,17 @@ class EngineProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: asyncio.ReadTransport | None = None
         self._exited: asyncio.Future[int] | None = None
+        self._is_stopped = False
+        self._listener: Callable[[str], None] = lambda text: None
 
     @property
     def group(self) -> int | None:
         """Process group of the engine; `None` before the start."""
         return self._process.pid if self._process else None
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        """Hand the text of every line to `listener`, too."""
+        self._listener = listener
 
     async def start(self) -> None:
         """Start the command and begin to relay its output.
@@ -102,30 +109,32 @@ class EngineProcess:
         return list(self._last)
 
     async def stop(self, grace: float) -> None:
-        """End the whole process group; does nothing when it has not been started.
+        """End the command and its whole process group; does nothing when it has not been started.
 
         Args:
-            grace: seconds between SIGTERM and SIGKILL; 0 kills at once.
+            grace: seconds between SIGTERM to the command, which SGLang's workers must not get
+                (their end is a crash to it), and SIGKILL to the group; 0 kills at once.
         """
-        if self._process is None or self._exited is None:
+        if self._process is None or self._exited is None or self._is_stopped:
             return
         if grace > 0 and not self._exited.done():
-            _signal_group(self._process.pid, signal.SIGTERM)
+            self._process.send_signal(signal.SIGTERM)
             await asyncio.wait([self._exited], timeout=grace)
         # also when the leader has gone: its children may not have
-        _signal_group(self._process.pid, signal.SIGKILL)
+        _kill_group(self._process.pid)
         await asyncio.wait([self._exited], timeout=_KILLED_SECONDS)
         if self._pipe is not None:
             self._pipe.close()
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
+        self._is_stopped = True
 
     def _heard(self, line: str) -> None:
-        self._last.append(line)
-        word, _, rest = line.partition(" ")
-        level = _LEVELS.get(word)
-        logger.log(level or logging.INFO, "%s", rest if level and rest else line)
+        level, text = read_line(line)
+        self._last.append(text)
+        logger.log(level, "%s", text)
+        self._listener(text)
 
     @staticmethod
     def _await_exit(
@@ -134,7 +143,7 @@ class EngineProcess:
         exited: asyncio.Future[int],
     ) -> None:
         code = process.wait()
-        _signal_group(process.pid, signal.SIGKILL)
+        _kill_group(process.pid)
         with suppress(RuntimeError):  # the loop has been closed
             loop.call_soon_threadsafe(exited.set_result, code)
 
@@ -192,7 +201,7 @@ class LineRelay(asyncio.Protocol):
             self._emit(line)
 
 
-def _signal_group(group: int, number: signal.Signals) -> None:
+def _kill_group(group: int) -> None:
     # PermissionError: how macOS says that only a zombie is left
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
+        os.killpg(group, signal.SIGKILL)

@@ -1,9 +1,21 @@
-"""Waiting for `/health`."""
+"""Waiting until an engine works, and until it does not."""
 
 import asyncio
+from dataclasses import replace
+
+import pytest
 
 from backend import health
-from backend.health import wait_until_healthy
+from backend.config import load_config
+from backend.health import WrongModel, wait_until_healthy, wait_until_serving, wait_until_silent
+from tests.support.fake_engine import Fault
+
+
+@pytest.fixture
+def config(fake_engine):
+    return replace(
+        load_config({})[0], backend_url=fake_engine.url, served_model_name=fake_engine.model
+    )
 
 
 async def test_it_waits_until_the_answer_is_200(fake_engine, monkeypatch):
@@ -23,3 +35,51 @@ async def test_it_gives_up_when_time_is_over(fake_engine):
 
 async def test_nobody_listening_is_not_healthy_yet():
     assert not await wait_until_healthy("http://127.0.0.1:9", seconds=0.05)
+
+
+async def test_serving_needs_a_real_answer_besides_health(fake_engine, config):
+    fake_engine.play(Fault.NAN)
+    waiting = asyncio.create_task(wait_until_serving(config, seconds=10))
+    await fake_engine.wait_for(lambda engine: len(engine.calls) >= 2)
+    assert not waiting.done()
+    fake_engine.play(Fault.NONE)
+    assert await waiting
+
+
+async def test_serving_is_asked_with_the_engines_key(fake_engine, config):
+    fake_engine.api_key = "secret"
+    assert not await wait_until_serving(config, seconds=0.3)
+    assert await wait_until_serving(replace(config, backend_api_key="secret"), seconds=10)
+
+
+async def test_another_model_is_not_waited_for(fake_engine, config):
+    wrong = replace(config, served_model_name="other/model")
+    with pytest.raises(WrongModel, match=r"serves 'fake/model', not 'other/model'"):
+        await wait_until_serving(wrong, seconds=10)
+
+
+async def test_an_engine_that_answers_is_not_silent(fake_engine):
+    watching = asyncio.create_task(wait_until_silent(fake_engine.url, seconds=0.4))
+    await fake_engine.wait_for(lambda engine: len(engine.requests) >= 8)
+    assert not watching.done()
+    fake_engine.healthy = False
+    async with asyncio.timeout(10):
+        await watching
+
+
+async def test_an_engine_that_answers_late_is_not_silent(fake_engine):
+    fake_engine.health_delay = 0.3
+    watching = asyncio.create_task(wait_until_silent(fake_engine.url, seconds=1.0))
+    await fake_engine.wait_for(lambda engine: len(engine.requests) >= 4)
+    assert not watching.done()
+    watching.cancel()
+
+
+async def test_an_engine_that_hangs_is_silent_after_two_questions(fake_engine):
+    fake_engine.health_delay = 30
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with asyncio.timeout(10):
+        await wait_until_silent(fake_engine.url, seconds=0.4)
+    assert 0.4 <= loop.time() - began < 2
+    assert fake_engine.requests == ["GET /health"] * 2

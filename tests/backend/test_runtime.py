@@ -3,12 +3,32 @@
 import asyncio
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 
 from backend import runtime
+from backend.config import load_config
+from backend.health import WrongModel
 from backend.lifespan import StartupRefused
 from backend.runtime import run
+
+CONFIG = replace(
+    load_config({})[0],
+    backend_url="http://engine",
+    startup_timeout=9.0,
+    drain_timeout=7.0,
+    hang_timeout=3.0,
+)
+
+
+END_OF_A_FAILURE = [
+    "api closes",
+    "engine stops 0",
+    "app drains 1",
+    "api finishes",
+    "engine stops 0",
+]
 
 
 class Log(list):
@@ -17,11 +37,16 @@ class Log(list):
 
 
 class StandInEngine:
-    def __init__(self, log, *, start_error=None, ignores_sigterm=False):
+    def __init__(self, log, *, start_error=None, ignores_sigterm=False, words=("out of memory",)):
         self.log = log
+        self.words = list(words)
+        self.hears = None
         self.code = asyncio.get_running_loop().create_future()
         self.start_error = start_error
         self.ignores_sigterm = ignores_sigterm
+
+    def listen(self, listener):
+        self.hears = listener
 
     async def start(self):
         self.log.append("engine starts")
@@ -32,7 +57,7 @@ class StandInEngine:
         return await asyncio.shield(self.code)
 
     async def last_words(self):
-        return ["out of memory"]
+        return self.words
 
     async def stop(self, grace):
         self.log.append(f"engine stops {grace:g}")
@@ -55,11 +80,15 @@ class StandInApi:
 class StandInLifespan:
     def __init__(self, log, *, refuses=False, hangs=False, breaks=False):
         self.log, self.refuses, self.hangs, self.breaks = log, refuses, hangs, breaks
+        self.reason = asyncio.get_running_loop().create_future()
 
     async def startup(self):
         self.log.append("app starts")
         if self.refuses:
             raise StartupRefused("no readout")
+
+    async def refused(self):
+        return await asyncio.shield(self.reason)
 
     async def shutdown(self, seconds):
         self.log.append(f"app drains {seconds:g}")
@@ -75,22 +104,33 @@ def log():
     return Log()
 
 
+class Probes:
+    """What asking engine and API comes to, as the test says; and what was asked."""
+
+    def __init__(self):
+        loop = asyncio.get_running_loop()
+        self.asked = []
+        self.healthy, self.serving, self.silent = (loop.create_future() for _ in range(3))
+
+    async def wait_until_healthy(self, url, *, seconds):
+        self.asked.append(("healthy", url, seconds))
+        return await asyncio.shield(self.healthy)
+
+    async def wait_until_serving(self, config, *, seconds):
+        self.asked.append(("serving", config.backend_url, seconds))
+        return await asyncio.shield(self.serving)
+
+    async def wait_until_silent(self, url, *, seconds):
+        self.asked.append(("silent", url, seconds))
+        await asyncio.shield(self.silent)
+
+
 @pytest.fixture
-def healthy(monkeypatch):
-    """Readiness as the test says: a future to be resolved."""
-    answer = {}
-
-    async def wait_until_healthy(url, *, seconds):
-        answer["asked"] = (url, seconds)
-        return await asyncio.shield(answer["future"])
-
-    monkeypatch.setattr(runtime, "wait_until_healthy", wait_until_healthy)
-
-    def set_up():
-        answer["future"] = asyncio.get_running_loop().create_future()
-        return answer
-
-    return set_up
+async def probes(monkeypatch):
+    probes = Probes()
+    for name in ("wait_until_healthy", "wait_until_serving", "wait_until_silent"):
+        monkeypatch.setattr(runtime, name, getattr(probes, name))
+    return probes
 
 
 def start(log, **parts):
@@ -98,8 +138,8 @@ def start(log, **parts):
         "engine": StandInEngine(log),
         "api": StandInApi(log),
         "lifespan": StandInLifespan(log),
-        "probe_url": "http://here",
-        "startup_timeout": 9.0,
+        "url": "http://here",
+        "config": CONFIG,
         "say": log,
     }
     return asyncio.create_task(run(**(defaults | parts)))
@@ -112,28 +152,28 @@ async def until(log, entry):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-async def test_a_signal_drains_then_stops_the_engine_with_code_0(log, healthy, number):
-    healthy()["future"].set_result(True)
+async def test_a_signal_drains_then_stops_the_engine_with_code_0(log, probes, number):
+    probes.healthy.set_result(True)
     task = start(log)
     await until(log, "say Ready in ")
     assert any(" at http" in line for line in log)
     os.kill(os.getpid(), number)
     assert await task == 0
-    assert [line for line in log if not line.startswith("say Ready")] == [
+    assert [line for line in log if not line.startswith(("say Ready", "say Start"))] == [
         "app starts",
         "engine starts",
         "say Stopping; a second signal stops at once.",
         "api closes",
-        "app drains 60",
+        "app drains 12",
         "api finishes",
         "engine stops 10",
     ]
 
 
-async def test_a_hang_up_that_nohup_ignores_stays_ignored(log, healthy):
+async def test_a_hang_up_that_nohup_ignores_stays_ignored(log, probes):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        healthy()["future"].set_result(True)
+        probes.healthy.set_result(True)
         task = start(log)
         await until(log, "say Ready")
         os.kill(os.getpid(), signal.SIGHUP)
@@ -144,18 +184,33 @@ async def test_a_hang_up_that_nohup_ignores_stays_ignored(log, healthy):
         signal.signal(signal.SIGHUP, before)
 
 
-async def test_readiness_is_asked_where_it_was_said(log, healthy):
-    answer = healthy()
-    answer["future"].set_result(True)
+async def test_ready_is_said_once_when_the_api_says_so_and_then_the_engine_is_watched(log, probes):
+    probes.healthy.set_result(True)
     task = start(log)
     await until(log, "say Ready")
-    assert answer["asked"] == ("http://here", 9.0)
+    while len(probes.asked) < 2:  # noqa: ASYNC110 - a plain list
+        await asyncio.sleep(0)
+    assert probes.asked == [("healthy", "http://here", 9.0), ("silent", "http://engine", 3.0)]
     os.kill(os.getpid(), signal.SIGTERM)
     await task
+    assert sum(line.startswith("say Ready") for line in log) == 1
 
 
-async def test_the_engines_death_is_code_1_with_its_last_words(log, healthy, caplog):
-    healthy()
+async def test_the_phases_of_the_start_are_told_until_it_is_ready(log, probes):
+    engine = StandInEngine(log)
+    task = start(log, engine=engine)
+    await until(log, "say Start   starting the engine (0 s)")
+    engine.hears("Load weight begin. avail mem=21.49 GB")
+    await until(log, "say Start   loading the weights (0 s)")
+    probes.healthy.set_result(True)
+    await until(log, "say Ready")
+    engine.hears("The server is fired up and ready to roll!")
+    os.kill(os.getpid(), signal.SIGTERM)
+    await task
+    assert not any("checking" in line for line in log)
+
+
+async def test_the_engines_death_is_code_1_with_its_last_words(log, probes, caplog):
     engine = StandInEngine(log)
     task = start(log, engine=engine)
     await until(log, "engine starts")
@@ -163,32 +218,76 @@ async def test_the_engines_death_is_code_1_with_its_last_words(log, healthy, cap
     assert await task == 1
     assert "exit code 139" in caplog.text
     assert "out of memory" in caplog.text
-    assert log[-4:] == ["api closes", "app drains 1", "api finishes", "engine stops 0"]
+    assert log[-5:] == END_OF_A_FAILURE
 
 
-async def test_never_ready_is_code_1(log, healthy, caplog):
-    healthy()["future"].set_result(False)
+async def test_an_engine_that_lost_its_port_says_so(log, probes, caplog):
+    engine = StandInEngine(log, words=["ERROR [Errno 98] Address already in use"])
+    engine.code.set_result(1)
+    assert await start(log, engine=engine) == 1
+    assert "Choose another with --backend-port" in caplog.text
+
+
+async def test_a_silent_engine_is_killed_before_the_requests_in_it_are_answered(
+    log, probes, caplog
+):
+    probes.healthy.set_result(True)
+    task = start(log)
+    await until(log, "say Ready")
+    probes.silent.set_result(None)
+    assert await task == 1
+    assert "has not answered for 3 seconds (OPENJEV_HANG_TIMEOUT)" in caplog.text
+    assert "\n    out of memory" in caplog.text
+    assert log[-5:] == END_OF_A_FAILURE
+
+
+async def test_an_engine_elsewhere_is_not_watched(log, probes):
+    probes.silent.set_result(None)
+    task = start(log, engine=None)
+    await until(log, "say Start   waiting for the engine (0 s)")
+    probes.healthy.set_result(True)
+    await until(log, "say Ready")
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not task.done()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await task == 0
+
+
+async def test_the_certainty_that_it_can_never_work_ends_it_with_code_1(log, probes, caplog):
+    lifespan = StandInLifespan(log)
+    task = start(log, lifespan=lifespan)
+    await until(log, "engine starts")
+    lifespan.reason.set_result("The tokenizer does not fit.")
+    assert await task == 1
+    assert "waiting cannot help: The tokenizer does not fit." in caplog.text
+    assert log[-5:] == END_OF_A_FAILURE
+
+
+async def test_never_ready_is_code_1(log, probes, caplog):
+    probes.healthy.set_result(False)
     assert await start(log) == 1
-    assert "OPENJEV_STARTUP_TIMEOUT" in caplog.text
+    assert (
+        "Not ready within 9 seconds (OPENJEV_STARTUP_TIMEOUT): giving up while starting the engine."
+        in caplog.text
+    )
     assert log[-1] == "engine stops 0"
 
 
-async def test_a_refused_start_up_starts_no_engine(log, healthy, caplog):
-    healthy()
+async def test_a_refused_start_up_starts_no_engine(log, probes, caplog):
     assert await start(log, lifespan=StandInLifespan(log, refuses=True)) == 1
     assert "no readout" in caplog.text
     assert "engine starts" not in log
 
 
-async def test_an_engine_that_cannot_be_started_is_code_1(log, healthy, caplog):
-    healthy()
+async def test_an_engine_that_cannot_be_started_is_code_1(log, probes, caplog):
     engine = StandInEngine(log, start_error=OSError(12, "Cannot allocate memory"))
     assert await start(log, engine=engine) == 1
     assert "Cannot allocate memory" in caplog.text
 
 
-async def test_a_second_signal_cuts_the_draining_short(log, healthy):
-    healthy()["future"].set_result(True)
+async def test_a_second_signal_cuts_the_draining_short(log, probes):
+    probes.healthy.set_result(True)
     task = start(log, lifespan=StandInLifespan(log, hangs=True))
     await until(log, "say Ready")
     os.kill(os.getpid(), signal.SIGTERM)
@@ -196,8 +295,8 @@ async def test_a_second_signal_cuts_the_draining_short(log, healthy):
     assert log[-1] == "engine stops 0"
 
 
-async def test_a_second_signal_cuts_the_engines_grace_short(log, healthy):
-    healthy()["future"].set_result(True)
+async def test_a_second_signal_cuts_the_engines_grace_short(log, probes):
+    probes.healthy.set_result(True)
     task = start(log, engine=StandInEngine(log, ignores_sigterm=True))
     await until(log, "say Ready")
     os.kill(os.getpid(), signal.SIGTERM)
@@ -206,8 +305,8 @@ async def test_a_second_signal_cuts_the_engines_grace_short(log, healthy):
     assert log[-2:] == ["engine stops 10", "engine stops 0"]
 
 
-async def test_a_failure_while_draining_still_stops_the_engine(log, healthy, caplog):
-    healthy()["future"].set_result(True)
+async def test_a_failure_while_draining_still_stops_the_engine(log, probes, caplog):
+    probes.healthy.set_result(True)
     task = start(log, lifespan=StandInLifespan(log, breaks=True))
     await until(log, "say Ready")
     os.kill(os.getpid(), signal.SIGTERM)
@@ -216,18 +315,22 @@ async def test_a_failure_while_draining_still_stops_the_engine(log, healthy, cap
     assert log[-1] == "engine stops 10"
 
 
-async def test_engine_alone_and_api_alone(log, healthy):
-    for parts in ({"api": None, "lifespan": None}, {"engine": None}):
-        log.clear()
-        healthy()["future"].set_result(True)
-        task = start(log, **parts)
-        await until(log, "say Ready")
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert await task == 0
+async def test_the_engine_alone_is_asked_for_a_real_answer(log, probes):
+    probes.serving.set_result(True)
+    task = start(log, api=None, lifespan=None)
+    await until(log, "say Ready")
+    assert probes.asked[0] == ("serving", "http://engine", 9.0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await task == 0
 
 
-async def test_cancelling_stops_the_engine_and_gives_signals_back(log, healthy):
-    healthy()
+async def test_the_engine_alone_is_not_waited_for_where_another_answers(log, probes, caplog):
+    probes.serving.set_exception(WrongModel("What answers there serves 'other'."))
+    assert await start(log, api=None, lifespan=None) == 1
+    assert "serves 'other'" in caplog.text
+
+
+async def test_cancelling_stops_the_engine_and_gives_signals_back(log, probes):
     task = start(log)
     await until(log, "engine starts")
     task.cancel()

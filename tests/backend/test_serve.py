@@ -97,7 +97,7 @@ def test_the_engine_alone_is_probed_itself(started):
     assert code == 7
     assert started["engine"] == ("engine", port)
     assert started["api"] is started["lifespan"] is None
-    assert started["probe_url"] == f"http://127.0.0.1:{port}"
+    assert started["url"] == f"http://127.0.0.1:{port}"
     assert lines == [
         "Model   Qwen/Qwen2.5-Coder-1.5B-Instruct (profile embedded)",
         f"Engine  http://127.0.0.1:{port}",
