@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import free_port
 from tests.support.fake_engine import FakeEngine, serve_fake_engine
 from tests.support.served import Served, serve, tiny_settings
+from tests.support.tiny_gguf import write_tiny_gguf
 
 START_SECONDS = 60.0
 
@@ -30,8 +31,18 @@ def default_product(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path) -
         yield served
 
 
+@pytest.fixture(scope="session")
+def wordy_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny random model, which writes the options of jevcompat in as few tokens as a real one.
+
+    Spelled out, 255 of them are too many tokens for the default limit.
+    """
+    words = (" Tickets", " routed", " to", " queue")
+    return write_tiny_gguf(tmp_path_factory.mktemp("wordy") / "wordy.gguf", words=words)
+
+
 @pytest.fixture
-def serve_with(tmp_path: Path, tiny_gguf: Path) -> Iterator[Serve]:
+def serve_with(tmp_path: Path, wordy_gguf: Path) -> Iterator[Serve]:
     """Start `runbackend` on the tiny random model with further settings, for one test."""
     with ExitStack() as running:
 
@@ -42,7 +53,7 @@ def serve_with(tmp_path: Path, tiny_gguf: Path) -> Iterator[Serve]:
                     port=free_port(),
                     backend_port=free_port(),
                     seconds=START_SECONDS,
-                    environ=tiny_settings(tiny_gguf) | settings,
+                    environ=tiny_settings(wordy_gguf) | settings,
                 )
             )
 

@@ -13,8 +13,6 @@ from tests.support.served import Served
 pytestmark = [pytest.mark.conformance, pytest.mark.process]
 
 AS_HOSTED = {"OPENJEV_MAX_ANSWERS": "255", "OPENJEV_CONFIDENCE": "typesafe"}
-# The tiny vocabulary writes 255 options in nearly three times the tokens of a real one.
-ROOM = {"OPENJEV_MAX_INPUT_TOKENS": "16384"}
 NEEDS_A_KEY = {"auth.bearer", "auth.missing", "auth.invalid"}
 
 
@@ -40,7 +38,7 @@ class Verdict:
 
 
 def test_every_requirement_is_met_without_a_key(serve_with: Serve, tmp_path: Path) -> None:
-    verdict = Verdict(serve_with(**AS_HOSTED, **ROOM).url, tmp_path / "report.json")
+    verdict = Verdict(serve_with(**AS_HOSTED).url, tmp_path / "report.json")
     assert verdict.code == 0, verdict.shown
     assert verdict.requirements("fail") == set(), verdict.shown
     assert verdict.requirements("skip") == NEEDS_A_KEY, verdict.shown
@@ -48,7 +46,7 @@ def test_every_requirement_is_met_without_a_key(serve_with: Serve, tmp_path: Pat
 
 
 def test_every_requirement_is_met_with_a_key(serve_with: Serve, tmp_path: Path) -> None:
-    served = serve_with(OPENJEV_API_KEY="a-key-of-ours", **AS_HOSTED, **ROOM)
+    served = serve_with(OPENJEV_API_KEY="a-key-of-ours", **AS_HOSTED)
     verdict = Verdict(served.url, tmp_path / "report.json", "--key", "a-key-of-ours")
     assert verdict.code == 0, verdict.shown
     assert verdict.requirements("fail") == set(), verdict.shown

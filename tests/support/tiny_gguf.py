@@ -5,7 +5,7 @@ grouped-query attention, tied or separate output head, any tensor encoding), so 
 can be tested without real weights. Its answers mean nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,15 @@ def byte_alphabet() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
-def vocabulary() -> tuple[list[str], list[str]]:
+def vocabulary(words: Sequence[str] = ()) -> tuple[list[str], list[str]]:
     """Tokens without the control ones, and merges in rank order.
 
     All letters and the pairs AA..JZ are single tokens, bare and with a leading space: 286 labels.
     `:` and `.` merge with a following line break, line breaks and spaces with each other, so that a
     careless boundary between two separately tokenised texts shows.
+
+    Args:
+        words: what further is to be a single token, a leading space included.
     """
     space, newline = "\u0120", "\u010a"
     merges = [(space, letter) for letter in LETTERS]
@@ -55,7 +58,7 @@ def vocabulary() -> tuple[list[str], list[str]]:
     merges += [(newline, newline), (":", newline), (".", newline)]
     merges += [(space, space), (space * 2, space * 2)]
     seen = {left + right for left, right in merges}
-    for word in WORDS:
+    for word in (*WORDS, *(word.replace(" ", space) for word in words)):
         for end in range(2, len(word) + 1):
             if word[:end] not in seen:
                 seen.add(word[:end])
@@ -110,6 +113,7 @@ def write_tiny_gguf(
     seed: int = 0,
     metadata: Mapping[str, int | float | str | bool] = {},
     omit: tuple[str, ...] = (),
+    words: Sequence[str] = (),
 ) -> Path:
     """Write the model and return its path.
 
@@ -127,10 +131,11 @@ def write_tiny_gguf(
         seed: of the random weights.
         metadata: further keys, written as they are.
         omit: names of tensors that are left out, to test refusals.
+        words: what further is to be a single token, a leading space included.
     """
     generator = np.random.default_rng(seed)
     writer = GGUFWriter(path, architecture)
-    tokens, merges = vocabulary()
+    tokens, merges = vocabulary(words)
     everything = [*tokens, *CONTROL_TOKENS]
     types = [TokenType.NORMAL] * len(tokens) + [TokenType.CONTROL] * len(CONTROL_TOKENS)
     writer.add_name("Tiny random model")
