@@ -23,7 +23,7 @@ $(VENV)/.run: requirements.txt requirements-pages.txt
 	$(BIN)/pip install --quiet --no-deps -r requirements-pages.txt
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.run requirements-dev.txt
+$(VENV)/.dev: $(VENV)/.run requirements-dev.txt requirements-modal.txt
 	$(BIN)/pip install --quiet -r requirements-dev.txt
 	@touch $@
 
