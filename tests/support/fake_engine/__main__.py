@@ -4,6 +4,7 @@ It accepts, and ignores, the options of real engines. `POST /script` directs it 
 process, with a JSON object of one of these::
 
     {"fault": "nan", "suffix": ".0002", "among": 3}   play it for the calls whose rid ends so
+    {"release": true}                                 calls that hang are answered
     {"hang": true}                                    no route answers any more, except this one
     {"exit": 3}                                       last words, then the process ends
     {}                                                nothing
@@ -49,6 +50,8 @@ class Directed(FakeEngine):
                 when=lambda call: call.rid.endswith(suffix),
                 among=step.get("among", 0),
             )
+        if step.get("release"):
+            self.release()
         if step.get("hang"):
             self.hang()
         if "exit" in step:
@@ -59,7 +62,9 @@ class Directed(FakeEngine):
 async def run(arguments: argparse.Namespace) -> int:
     """Serve until the script, or `--die-after`, says when to end."""
     engine = Directed(
-        model=arguments.served_model_name, context_length=int(arguments.context_length)
+        model=arguments.served_model_name,
+        context_length=int(arguments.context_length),
+        vocabulary_size=arguments.vocabulary_size,
     )
     engine.ending = asyncio.get_running_loop().create_future()
     engine.play(Fault(arguments.fault))
@@ -79,6 +84,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--served-model-name", default="fake/model")
     parser.add_argument("--context-length", default="4096")
+    parser.add_argument("--vocabulary-size", type=int, default=2048)
     parser.add_argument("--fault", default="none")
     parser.add_argument("--grandchild", action="store_true")
     parser.add_argument("--die-after", type=float)
