@@ -8,20 +8,27 @@ cancelled call cost the engine nothing more. Knows no questions and no labels' t
 import asyncio
 import json
 import logging
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
 
-from backend.errors import EngineError, EngineRejected, EngineTimeout
-from backend.protocol import (
+from backend.description import (
     EngineDescription,
+    ServerDetails,
+    longest_input,
+    parse_details,
+    parse_served_model,
+)
+from backend.engine import Engine
+from backend.errors import EngineError, EngineRejected, EngineTimeout, EngineUnavailable
+from backend.protocol import (
     LabelLogprobs,
     encode_ids,
     failure,
     generate_body,
     parse_label_logprobs,
-    parse_served_model,
-    parse_server_details,
+    parse_tokens,
+    tokenize_body,
 )
 from backend.transport import AiohttpTransport, Transport
 
@@ -34,43 +41,11 @@ _ABORT_SECONDS = 2.0
 _IDS_PER_SLICE = 8192
 
 
-class Engine(Protocol):
-    """What the rest of the product needs of an engine; tests stand in for it with this.
-
-    Deadlines are readings of the running loop's clock, in seconds.
-    """
-
-    async def label_logprobs(
-        self,
-        input_ids: Sequence[int],
-        label_ids: Sequence[int],
-        *,
-        rid: str,
-        deadline: float,
-        routing_key: str,
-    ) -> LabelLogprobs:
-        """Evaluate `input_ids` and give the log-probability of each label as the next token."""
-        ...
-
-    async def describe(self, *, deadline: float) -> EngineDescription:
-        """Ask the engine what it serves and can do."""
-        ...
-
-    async def is_healthy(self, *, deadline: float) -> bool:
-        """Whether the engine answers that it works; never raises."""
-        ...
-
-    async def aclose(self) -> None:
-        """End what is under way and close the connections."""
-        ...
-
-
 class EngineClient:
     """Calls to the engine at `base_url`, or to a router in front of several.
 
     Attributes:
-        vocabulary_size: token ids must be below it; `None` while unknown. An id outside the
-            vocabulary kills SGLang, so set it as soon as the tokenizer is loaded.
+        vocabulary_size: see `backend.engine.Engine`, of which this is the real one.
     """
 
     def __init__(
@@ -88,6 +63,7 @@ class EngineClient:
         self._aborts: set[asyncio.Task[None]] = set()
         self._has_abort: bool | None = None  # None: not asked yet
         self._max_input_tokens: int | None = None
+        self._health_path = "/health"
 
     async def label_logprobs(
         self,
@@ -141,29 +117,53 @@ class EngineClient:
             EngineError: an answer is missing or unusable.
         """
         model, context_length = parse_served_model(await self._fetch("/v1/models", deadline))
-        status, details = await self._transport.get("/server_info", deadline=deadline)
-        version, longest = parse_server_details(details if status == 200 else b"{}", context_length)
+        details = await self._fetch_details(deadline)
         status, _ = await self._transport.post(
             "/abort_request", _abort_body("openjev.none"), deadline=deadline
         )
         self._has_abort = status == 200
-        self._max_input_tokens = longest
+        self._max_input_tokens = longest_input(context_length, details)
+        if details.front == "router":
+            self._health_path = "/readiness"  # its /health says nothing of the engines behind it
+        # SGLang refuses a rid that is in use, by another server like this one, say
+        probe_id = f"openjev.describe.{uuid.uuid4().hex}"
         probe = await self.label_logprobs(
-            [0], [0], rid="openjev.describe", deadline=deadline, routing_key="openjev.describe"
+            [0], [0], rid=probe_id, deadline=deadline, routing_key=probe_id
         )
         return EngineDescription(
             model=model,
             context_length=context_length,
-            max_input_tokens=longest,
-            version=version,
+            max_input_tokens=self._max_input_tokens,
+            front=details.front,
+            version=details.version,
             has_abort=self._has_abort,
             reports_cached=probe.cached_tokens is not None,
+            flags=details.flags,
         )
+
+    async def tokenize(self, text: str, *, deadline: float) -> list[int] | None:
+        """Give the engine's own tokens of `text`, control tokens in it recognised.
+
+        Returns:
+            Token ids; `None` where the engine has no such route, or no tokenizer.
+
+        Raises:
+            EngineError: it did not answer, or not with token ids.
+        """
+        status, answer = await self._transport.post(
+            "/tokenize", tokenize_body(text), deadline=deadline
+        )
+        if status == 200:
+            return parse_tokens(answer)
+        error = failure(status, answer)
+        if isinstance(error, EngineUnavailable):
+            raise error
+        return None
 
     async def is_healthy(self, *, deadline: float) -> bool:
         """Whether the engine answers that it works; never raises."""
         try:
-            status, _ = await self._transport.get("/health", deadline=deadline)
+            status, _ = await self._transport.get(self._health_path, deadline=deadline)
         except EngineError:
             return False
         return status == 200
@@ -183,6 +183,13 @@ class EngineClient:
         if status != 200:
             raise failure(status, body)
         return body
+
+    async def _fetch_details(self, deadline: float) -> ServerDetails:
+        for path in ("/get_server_info", "/server_info"):
+            status, body = await self._transport.get(path, deadline=deadline)
+            if status == 200:
+                return parse_details(path, body)
+        return ServerDetails()
 
     async def _encode(self, input_ids: Sequence[int]) -> str:
         if not input_ids:
@@ -239,7 +246,7 @@ class EngineClient:
         except EngineError:
             logger.debug("The abort of %s did not reach the engine.", rid)
             return
-        if status in {404, 405}:
+        if status in {401, 403, 404, 405}:
             self._has_abort = False
 
 

@@ -3,12 +3,16 @@
     EngineError
     ├── EngineUnavailable     not reachable, still starting, or its queue is full: try again soon
     ├── EngineTimeout         no answer within the deadline
-    ├── EngineProtocolError   it answered, but not with finite log-probabilities for what we asked
+    ├── EngineProtocolError   it answered, but not what was asked
+    │   └── UnusableLogprobs  a whole answer without finite log-probabilities of our labels
     └── EngineRejected        it refused the request as such (a 4xx)
-    TokenizerError            the tokenizer cannot be loaded or does not fit the engine
+    SetupError                what was set up cannot work; waiting does not help
+    ├── TokenizerError        the tokenizer cannot be loaded, or cannot be used with the model
+    └── EngineMismatch        the engine is not one that this server is set up for
 
 Messages are complete sentences and never hold token ids, prompt text or anything an engine said
-verbatim (an engine's messages may carry file paths and the offending body).
+verbatim (an engine's messages may carry file paths and the offending body). Those of a `SetupError`
+are for whoever runs the server: they may name files and addresses.
 """
 
 
@@ -36,6 +40,10 @@ class EngineProtocolError(EngineError):
     """The engine's answer is not one that probabilities may be made from."""
 
 
+class UnusableLogprobs(EngineProtocolError):
+    """The engine's answer is whole, but lacks a finite log-probability for some label."""
+
+
 class EngineRejected(EngineError):
     """The engine refused the request itself.
 
@@ -48,5 +56,13 @@ class EngineRejected(EngineError):
         self.status = status
 
 
-class TokenizerError(Exception):
-    """The tokenizer cannot be loaded, or it does not fit the engine it is meant for."""
+class SetupError(Exception):
+    """Something was set up such that it cannot work; the message says what to change."""
+
+
+class TokenizerError(SetupError):
+    """The tokenizer cannot be loaded, or it cannot be used with the model it is meant for."""
+
+
+class EngineMismatch(SetupError):
+    """The engine answers, but it is not one that this server is set up for."""

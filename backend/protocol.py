@@ -17,13 +17,14 @@ from backend.errors import (
     EngineProtocolError,
     EngineRejected,
     EngineUnavailable,
+    UnusableLogprobs,
 )
 
 # float32 log-softmax may round the logarithm of 1 to slightly more than 0
 _ROUNDING_NATS = 1e-4
-# SGLang refuses inputs up to this many tokens shorter than the context it names
-_RESERVED_TOKENS = 6
-_TRY_LATER = frozenset({429, 502, 503, 504})
+_TRY_LATER = frozenset({408, 429, 502, 503, 504})
+# a router's way to say that it did not reach the engine it chose
+_UNREACHED = b"call_upstream_request_error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +43,6 @@ class LabelLogprobs:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class EngineDescription:
-    """What an engine says of itself.
-
-    Attributes:
-        model: the name it serves its model under.
-        context_length: tokens of input and output together.
-        max_input_tokens: an input must be *shorter* than this; SGLang 0.5.19 dies of one that is
-            not, although its context would hold it.
-        version: of the engine; `None` where it does not say.
-        has_abort: whether `/abort_request` exists.
-        reports_cached: whether answers carry a count of cached tokens.
-    """
-
-    model: str
-    context_length: int
-    max_input_tokens: int
-    version: str | None
-    has_abort: bool
-    reports_cached: bool
 
 
 def encode_ids(ids: Sequence[int]) -> str:
@@ -104,7 +83,8 @@ def parse_label_logprobs(
         prompt_tokens: length of the input sent; another count means it was truncated.
 
     Raises:
-        EngineProtocolError: it was aborted, or it lacks a finite log-probability for every label.
+        UnusableLogprobs: it lacks a finite log-probability for some label.
+        EngineProtocolError: it was aborted, or is no answer to a one-token call.
         EngineError: of the kind `failure` gives, for an error carried inside a 200.
     """
     answer = parse_object(body)
@@ -145,6 +125,8 @@ def failure(status: int, body: bytes) -> EngineError:
         if "queue is full" in said:
             return EngineUnavailable("The engine's queue is full.", retry_after=1)
         return EngineUnavailable(f"The engine takes no requests at the moment (status {status}).")
+    if status == 500 and _UNREACHED in body:
+        return EngineUnavailable("The engine behind the router cannot be reached.")
     if 400 <= status < 500:
         return EngineRejected(
             f"The engine refused the call: {_refusal(said, status)}.", status=status
@@ -196,66 +178,50 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return parsed
 
 
-def parse_served_model(body: bytes) -> tuple[str, int]:
-    """Read `/v1/models`: the served name, and the context length in tokens.
+def tokenize_body(text: str) -> bytes:
+    """Build the body that asks `/tokenize` for the tokens of `text` and no others."""
+    return json.dumps({"prompt": text, "add_special_tokens": False}).encode()
+
+
+def parse_tokens(body: bytes) -> list[int]:
+    """Read the answer of `/tokenize`.
 
     Raises:
-        EngineProtocolError: either is missing.
+        EngineProtocolError: it holds no token ids.
     """
-    entries = parse_object(body).get("data")
-    entry = entries[0] if isinstance(entries, list) and entries else None
-    if not isinstance(entry, dict):
-        raise EngineProtocolError("The engine's /v1/models lists no model.")
-    name, length = entry.get("id"), entry.get("max_model_len")
-    if not isinstance(name, str) or not _is_integer(length) or length < 1:
-        raise EngineProtocolError("The engine's /v1/models lacks the model's name or length.")
-    return name, length
-
-
-def parse_server_details(body: bytes, context_length: int) -> tuple[str | None, int]:
-    """Read the two harmless facts in `/server_info`, which also holds keys in clear.
-
-    Args:
-        body: the answer, or `{}` from an engine without the route.
-        context_length: in tokens, from `/v1/models`.
-
-    Returns:
-        Version, and the number of tokens an input must stay below.
-    """
-    details = parse_object(body)
-    version, longest = details.get("version"), details.get("max_req_input_len")
-    if not _is_integer(longest):
-        longest = context_length - _RESERVED_TOKENS
-    return (version if isinstance(version, str) else None), longest
+    ids = parse_object(body).get("tokens")
+    if not isinstance(ids, list) or not all(map(is_integer, ids)):
+        raise EngineProtocolError("The engine's /tokenize gave no token ids.")
+    return ids
 
 
 def _logprobs(meta: Mapping[str, Any], label_ids: Sequence[int]) -> tuple[float, ...]:
     positions = meta.get("output_token_ids_logprobs")
     if not isinstance(positions, list) or len(positions) != 1 or not isinstance(positions[0], list):
-        raise EngineProtocolError("The engine's answer has no label log-probabilities.")
+        raise UnusableLogprobs("The engine's answer has no label log-probabilities.")
     found: dict[int, float] = {}
     for entry in positions[0]:
-        if not isinstance(entry, list) or len(entry) < 2 or not _is_integer(entry[1]):
-            raise EngineProtocolError("The engine's label log-probabilities are malformed.")
+        if not isinstance(entry, list) or len(entry) < 2 or not is_integer(entry[1]):
+            raise UnusableLogprobs("The engine's label log-probabilities are malformed.")
         found[entry[1]] = _logprob(entry[0])
     if len(positions[0]) != len(label_ids) or not found.keys() >= set(label_ids):
-        raise EngineProtocolError("The engine did not give a log-probability for every label.")
+        raise UnusableLogprobs("The engine did not give a log-probability for every label.")
     return tuple(found[label_id] for label_id in label_ids)
 
 
 def _logprob(value: object) -> float:
     try:
-        number = float(value) if isinstance(value, float) or _is_integer(value) else math.nan
+        number = float(value) if isinstance(value, float) or is_integer(value) else math.nan
     except OverflowError:
         number = math.nan
     if not math.isfinite(number) or number > _ROUNDING_NATS:
-        raise EngineProtocolError("The engine gave a log-probability that is not one.")
+        raise UnusableLogprobs("The engine gave a log-probability that is not one.")
     return min(number, 0.0)
 
 
 def _count(meta: Mapping[str, Any], name: str, low: int, high: int) -> int:
     value = meta.get(name)
-    if not _is_integer(value) or not low <= value <= high:
+    if not is_integer(value) or not low <= value <= high:
         raise EngineProtocolError(f"The engine's answer has a wrong or missing {name}.")
     return value
 
@@ -263,8 +229,9 @@ def _count(meta: Mapping[str, Any], name: str, low: int, high: int) -> int:
 def _code_inside(answer: Mapping[str, Any]) -> int | None:
     error = answer["error"] if isinstance(answer.get("error"), dict) else answer
     code = error.get("code")
-    return code if _is_integer(code) and 400 <= code < 600 else None
+    return code if is_integer(code) and 400 <= code < 600 else None
 
 
-def _is_integer(value: object) -> TypeGuard[int]:
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether a value from JSON is a whole number; `true` is none."""
     return isinstance(value, int) and not isinstance(value, bool)

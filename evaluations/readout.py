@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import math
+import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
@@ -231,12 +232,14 @@ async def _label_mass(
     labels = labels_for(candidate.labels, option_count(_PROBE))
     texts = [label.text for label in labels]
     suffix = suffix_pieces(_PROBE, turn, wording=wording, marker=candidate.marker, labels=texts)
+    # several servers may start at once on one engine, which knows its calls by these names
+    name = f"openjev.probe.{uuid.uuid4().hex}"
     answer = await client.label_logprobs(
         tokenizer.encode([*turn.before, *suffix]),
         [label.token_id for label in labels],
-        rid=f"openjev.probe.{candidate.form.name}",
+        rid=name,
         deadline=deadline,
-        routing_key="openjev.probe",
+        routing_key=name,
     )
     return math.fsum(map(math.exp, answer.logprobs))
 

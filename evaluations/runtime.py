@@ -1,9 +1,9 @@
 """The one live object behind the API: engine, readout, admission, and whether all of it works.
 
 Starts in the background, so that the process can answer "starting" meanwhile. An engine that is
-late or goes away is waited for, again and again; a tokenizer that does not fit stays refused. Why
-something fails is for the log, since it may name files and addresses; callers learn only that it
-does. Knows no HTTP.
+late or goes away is waited for, again and again; one that does not fit is refused, and looked at
+again later, in case another takes its place. Why something fails is for the log, since it may name
+files and addresses; callers learn only that it does. Knows no HTTP.
 """
 
 import asyncio
@@ -14,9 +14,11 @@ from typing import Literal
 
 from django.conf import settings
 
-from backend.client import Engine, EngineClient, EngineDescription
+from backend.client import EngineClient
 from backend.config import Config
-from backend.errors import EngineError, TokenizerError
+from backend.engine import Engine
+from backend.errors import EngineError, EngineRejected, SetupError, UnusableLogprobs
+from backend.fit import require_fit, warnings
 from backend.tokenizer import ChatTokenizer, load_tokenizer
 from evaluations.admission import Admission
 from evaluations.catalogue import ALIAS, is_served
@@ -34,8 +36,9 @@ not answer."""
 
 HEALTH_SECONDS = 4.0  # SGLang answers after a second at the earliest, later when it is busy
 HEALTH_MAX_AGE = 1.0
-_DESCRIBE_SECONDS = 10.0
+_DESCRIBE_SECONDS = 30.0  # the first call of a fresh SGLang may compile something
 _RETRY_SECONDS = 0.5
+_RETRY_REFUSED_SECONDS = 5.0
 
 
 class Runtime:
@@ -60,6 +63,7 @@ class Runtime:
         self._admission = Admission(config.max_concurrent_requests)
         self._failed = False
         self._reason = ""
+        self._said: set[str] = set()
         self._refused = asyncio.Event()
         self._engine_answers = False
         self._starting: asyncio.Task[None] | None = None
@@ -155,14 +159,14 @@ class Runtime:
             # The engine, a process of its own, starts meanwhile.
             tokenizer, found = await asyncio.to_thread(self._load_readouts)
             self.readout = await self._await_engine(tokenizer, found, begun)
-        except TokenizerError as error:
-            logger.error("%s", error)
+        except SetupError as error:
             self._refuse(str(error))
         except Exception:
             logger.exception("The start-up failed.")
             self._refuse("The start-up failed unexpectedly; the log says how.")
         else:
             self._failed = False
+            self._refused.clear()
             self._engine_answers = True
             self.startup_seconds = asyncio.get_running_loop().time() - begun
             logger.info(
@@ -170,26 +174,29 @@ class Runtime:
             )
 
     def _refuse(self, reason: str) -> None:
+        self._say(logging.ERROR, reason)
         self._failed = True
         self._reason = reason
         self._refused.set()
 
     def _load_readouts(self) -> tuple[ChatTokenizer, list[Candidate]]:
         tokenizer = self._load(self._config)
-        if isinstance(self._client, EngineClient):
-            self._client.vocabulary_size = tokenizer.vocabulary_size
+        self._client.vocabulary_size = tokenizer.vocabulary_size
         return tokenizer, candidates(tokenizer, count=self._config.max_answers)
 
     async def _await_engine(
         self, tokenizer: ChatTokenizer, found: list[Candidate], begun: float
     ) -> Readout:
         loop = asyncio.get_running_loop()
-        last_reason = ""
         while True:
+            pause = _RETRY_SECONDS
             try:
-                self._check_fit(
-                    await self._client.describe(deadline=loop.time() + _DESCRIBE_SECONDS)
+                described = await require_fit(
+                    self._client, tokenizer, self._config, deadline=loop.time() + _DESCRIBE_SECONDS
                 )
+                self._say(logging.INFO, f"Found at {self._config.backend_url}: {described}.")
+                for warning in warnings(described, self._config):
+                    self._say(logging.WARNING, warning)
                 return await choose_readout(
                     found,
                     tokenizer,
@@ -197,38 +204,31 @@ class Runtime:
                     self._config,
                     deadline=loop.time() + self._config.request_timeout,
                 )
+            except (SetupError, EngineRejected, UnusableLogprobs) as error:
+                self._refuse(str(error))
+                pause = _RETRY_REFUSED_SECONDS  # somebody may start another engine in its place
             except EngineError as error:
-                if str(error) != last_reason:
-                    last_reason = str(error)
-                    logger.info(
-                        "Waiting for the engine at %s: %s", self._config.backend_url, last_reason
-                    )
-                if not self._failed and loop.time() - begun > self._config.startup_timeout:
-                    self._failed = True
-                    logger.error(
-                        "The engine at %s was not ready within %g seconds "
-                        "(OPENJEV_STARTUP_TIMEOUT): %s It is still being waited for.",
-                        self._config.backend_url,
-                        self._config.startup_timeout,
-                        last_reason,
-                    )
-            await asyncio.sleep(_RETRY_SECONDS)
+                self._wait_for_engine(str(error), loop.time() - begun)
+            await asyncio.sleep(pause)
 
-    def _check_fit(self, engine: EngineDescription) -> None:
-        config = self._config
-        if engine.model != config.served_model_name:
-            raise TokenizerError(
-                f"The engine at {config.backend_url} serves {engine.model!r}, but this server is "
-                f"set up for {config.served_model_name!r}. Correct OPENJEV_PROFILE, "
-                "OPENJEV_SERVED_MODEL_NAME or OPENJEV_BACKEND_URL."
+    def _wait_for_engine(self, reason: str, seconds: float) -> None:
+        url = self._config.backend_url
+        self._say(logging.INFO, f"Waiting for the engine at {url}: {reason}")
+        if not self._failed and seconds > self._config.startup_timeout:
+            self._failed = True
+            logger.error(
+                "The engine at %s was not ready within %g seconds (OPENJEV_STARTUP_TIMEOUT): %s "
+                "It is still being waited for.",
+                url,
+                self._config.startup_timeout,
+                reason,
             )
-        if engine.max_input_tokens < config.max_input_tokens:
-            raise TokenizerError(
-                f"The engine at {config.backend_url} takes inputs of fewer than "
-                f"{engine.max_input_tokens} tokens, but OPENJEV_MAX_INPUT_TOKENS is "
-                f"{config.max_input_tokens}. Start the engine with a longer context, or lower "
-                "that setting."
-            )
+
+    def _say(self, level: int, message: str) -> None:
+        """Log a message; one that comes again with every new try is logged once."""
+        if message not in self._said:
+            self._said.add(message)
+            logger.log(level, "%s", message)
 
 
 @cache

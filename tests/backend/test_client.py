@@ -12,6 +12,7 @@ from backend.errors import (
     EngineRejected,
     EngineTimeout,
     EngineUnavailable,
+    UnusableLogprobs,
 )
 from tests.support.fake_engine import FakeEngine, Fault, serve_fake_engine
 
@@ -71,12 +72,12 @@ async def test_a_wrong_key_is_told_as_that():
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (Fault.NAN, EngineProtocolError),
-        (Fault.INFINITE, EngineProtocolError),
-        (Fault.POSITIVE, EngineProtocolError),
-        (Fault.NULL, EngineProtocolError),
-        (Fault.SHORT, EngineProtocolError),
-        (Fault.MISSING, EngineProtocolError),
+        (Fault.NAN, UnusableLogprobs),
+        (Fault.INFINITE, UnusableLogprobs),
+        (Fault.POSITIVE, UnusableLogprobs),
+        (Fault.NULL, UnusableLogprobs),
+        (Fault.SHORT, UnusableLogprobs),
+        (Fault.MISSING, UnusableLogprobs),
         (Fault.WRONG_COUNT, EngineProtocolError),
         (Fault.ABORTED, EngineProtocolError),
         (Fault.NOT_JSON, EngineProtocolError),

@@ -13,6 +13,7 @@ from backend.errors import (
     EngineProtocolError,
     EngineRejected,
     EngineUnavailable,
+    UnusableLogprobs,
 )
 
 
@@ -82,7 +83,7 @@ def test_rounding_above_zero_is_zero():
     "value", [None, math.nan, math.inf, -math.inf, 0.5, "-1.0", True, [], 10**400, -(10**400)]
 )
 def test_what_is_no_logprob_is_never_returned(value):
-    with pytest.raises(EngineProtocolError, match="log-probability"):
+    with pytest.raises(UnusableLogprobs, match="log-probability"):
         parse(answer([[-1.0, 7, None], [value, 9, None]]))
 
 
@@ -105,7 +106,7 @@ def test_what_is_no_logprob_is_never_returned(value):
     ],
 )
 def test_missing_or_malformed_labels_are_errors(positions):
-    with pytest.raises(EngineProtocolError):
+    with pytest.raises(UnusableLogprobs):
         parse(answer(GOOD, output_token_ids_logprobs=positions))
 
 
@@ -129,8 +130,9 @@ def test_counts_that_cannot_be_are_errors(name, value):
 
 
 def test_an_aborted_call_is_an_error_although_its_status_is_200():
-    with pytest.raises(EngineProtocolError, match="aborted"):
+    with pytest.raises(EngineProtocolError, match="aborted") as caught:
         parse(answer(GOOD, finish_reason={"type": "abort", "message": "secret"}))
+    assert type(caught.value) is EngineProtocolError  # the next call may go well
 
 
 @pytest.mark.parametrize(
@@ -204,6 +206,9 @@ def test_the_message_is_found_in_every_envelope(envelope):
         (502, "bad gateway", EngineUnavailable, "status 502"),
         (504, "", EngineUnavailable, "status 504"),
         (429, "", EngineUnavailable, "status 429"),
+        (408, "", EngineUnavailable, "status 408"),
+        (500, '{"error":{"code":"call_upstream_request_error","message":"http://10.0.0.7"}}',
+         EngineUnavailable, "behind the router cannot be reached"),
         (401, "Unauthorized", EngineRejected, "OPENJEV_BACKEND_API_KEY"),
         (403, "", EngineRejected, "OPENJEV_BACKEND_API_KEY"),
         (400, "The input (9 tokens) is longer than …", EngineRejected, "context is too short"),
@@ -215,7 +220,7 @@ def test_the_message_is_found_in_every_envelope(envelope):
         (500, "Internal Server Error", EngineProtocolError, "status 500"),
         (302, "", EngineProtocolError, "status 302"),
     ],
-)
+)  # fmt: skip
 def test_each_failure_has_its_kind_and_sentence(status, said, kind, shown):
     error = protocol.failure(status, said.encode())
     assert type(error) is kind
@@ -223,28 +228,21 @@ def test_each_failure_has_its_kind_and_sentence(status, said, kind, shown):
     assert getattr(error, "status", status) == status
 
 
-def test_served_model_and_context_length():
-    body = b'{"object":"list","data":[{"id":"m","max_model_len":4096}]}'
-    assert protocol.parse_served_model(body) == ("m", 4096)
+def test_tokens_are_asked_for_without_any_added():
+    body = json.loads(protocol.tokenize_body("<|im_start|>é"))
+    assert body == {"prompt": "<|im_start|>é", "add_special_tokens": False}
+
+
+def test_tokens_are_what_the_engine_lists():
+    assert protocol.parse_tokens(b'{"tokens":[1,1330],"count":2,"max_model_len":40960}') == [
+        1,
+        1330,
+    ]
 
 
 @pytest.mark.parametrize(
-    "models",
-    [{}, {"data": []}, {"data": [1]}, {"data": [{"id": "m"}]},
-     {"data": [{"id": 3, "max_model_len": 5}]}, {"data": [{"id": "m", "max_model_len": 0}]}],
-)  # fmt: skip
-def test_a_model_list_without_name_or_length_is_an_error(models):
-    with pytest.raises(EngineProtocolError, match="/v1/models"):
-        protocol.parse_served_model(json.dumps(models).encode())
-
-
-@pytest.mark.parametrize(
-    ("details", "expected"),
-    [
-        ({}, (None, 94)),
-        ({"version": "0.5.19"}, ("0.5.19", 94)),
-        ({"version": 5, "max_req_input_len": 90, "api_key": "k"}, (None, 90)),
-    ],
+    "body", [{}, {"tokens": None}, {"tokens": [1, "2"]}, {"tokens": [[1]]}, []]
 )
-def test_longest_input_is_what_the_engine_says_or_six_below_its_context(details, expected):
-    assert protocol.parse_server_details(json.dumps(details).encode(), 100) == expected
+def test_an_answer_without_tokens_is_an_error(body):
+    with pytest.raises(EngineProtocolError):
+        protocol.parse_tokens(json.dumps(body).encode())

@@ -34,6 +34,9 @@ class StandIn:
     answer: Answer = first_label_wins
     model: str = "tiny/random"
     max_input_tokens: int = 1_000_000
+    vocabulary_size: int | None = None
+    tokens: list[int] | None = None  # what it says a text consists of
+    flags: tuple[str, ...] = ()
     cached_tokens: int | None = 7
     healthy: bool = True
     reachable: bool = True
@@ -68,8 +71,18 @@ class StandIn:
         if not self.reachable:
             raise EngineUnavailable("The engine cannot be reached.")
         return EngineDescription(
-            self.model, self.max_input_tokens + 6, self.max_input_tokens, "1", True, True
+            self.model,
+            self.max_input_tokens + 6,
+            self.max_input_tokens,
+            "python",
+            "1",
+            True,
+            True,
+            self.flags,
         )
+
+    async def tokenize(self, text: str, *, deadline: float) -> list[int] | None:
+        return self.tokens
 
     async def is_healthy(self, *, deadline: float) -> bool:
         self.health_checks += 1

@@ -1,0 +1,48 @@
+"""What the rest of the product needs of an engine, and nothing of how it is reached."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from backend.description import EngineDescription
+from backend.protocol import LabelLogprobs
+
+
+class Engine(Protocol):
+    """What the rest of the product needs of an engine; tests stand in for it with this.
+
+    Deadlines are readings of the running loop's clock, in seconds.
+
+    Attributes:
+        vocabulary_size: token ids must be below it; `None` while unknown. An id outside the
+            vocabulary kills SGLang, so set it as soon as the tokenizer is loaded.
+    """
+
+    vocabulary_size: int | None
+
+    async def label_logprobs(
+        self,
+        input_ids: Sequence[int],
+        label_ids: Sequence[int],
+        *,
+        rid: str,
+        deadline: float,
+        routing_key: str,
+    ) -> LabelLogprobs:
+        """Evaluate `input_ids` and give the log-probability of each label as the next token."""
+        ...
+
+    async def describe(self, *, deadline: float) -> EngineDescription:
+        """Ask the engine what it serves and can do."""
+        ...
+
+    async def tokenize(self, text: str, *, deadline: float) -> list[int] | None:
+        """Give the engine's own tokens of `text`; `None` where it does not tell."""
+        ...
+
+    async def is_healthy(self, *, deadline: float) -> bool:
+        """Whether the engine answers that it works; never raises."""
+        ...
+
+    async def aclose(self) -> None:
+        """End what is under way and close the connections."""
+        ...
