@@ -14,7 +14,7 @@ from tests.faults.product import Product, serve
 
 Serve = Callable[..., AbstractAsyncContextManager[Product]]
 
-HEALTH_SECONDS = 1.0
+HEALTH_SECONDS = 0.5
 
 
 @pytest.fixture
@@ -24,7 +24,9 @@ def served(
     """Start the application on a fake engine; its log must be as discreet as its answers."""
     monkeypatch.setattr(runtime, "HEALTH_SECONDS", HEALTH_SECONDS)
     monkeypatch.setattr(runtime, "HEALTH_MAX_AGE", -1.0)  # every question is passed on
-    monkeypatch.setattr(runtime, "_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(runtime, "_DESCRIBE_SECONDS", 0.5)
+    for name in ("_RETRY_SECONDS", "_RETRY_REFUSED_SECONDS"):
+        monkeypatch.setattr(runtime, name, 0.02)
     caplog.set_level(logging.INFO)
     yield partial(serve, tiny_gguf)
     assert_discreet(caplog.text)

@@ -58,7 +58,7 @@ OUTCOMES: Mapping[Fault, Outcome] = {
     Fault.QUEUE_FULL: FULL,
     Fault.WAITED_TOO_LONG: GONE,
     Fault.NOT_READY: GONE,
-    Fault.UPSTREAM: NONSENSE,
+    Fault.UPSTREAM: GONE,
     Fault.CRASHED: NONSENSE,
     Fault.HANG: SILENT,
     Fault.STALL: SILENT,

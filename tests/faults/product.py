@@ -16,9 +16,10 @@ from backend.lifespan import Lifespan
 from evaluations.runtime import get_runtime
 from openjev_site.edge import build_application
 from tests.faults import leaks
-from tests.faults.outcomes import BODY
+from tests.faults.outcomes import BODY, STATE
 from tests.openjev_site.exchange import DISCONNECT, Reply, body_events, exchange, http_scope
 from tests.support.fake_engine import FakeEngine, serve_fake_engine
+from tests.support.fake_engine.shapes import Front
 from tests.support.served import tiny_settings
 from tests.support.tiny_gguf import CONTROL_TOKENS, vocabulary
 
@@ -27,7 +28,6 @@ VOCABULARY_SIZE = len(vocabulary()[0]) + len(CONTROL_TOKENS)
 SETTLE_SECONDS = 10.0
 _DRAIN_SECONDS = 5.0
 _JSON = [("Content-Type", "application/json")]
-_CONTENT = json.dumps(BODY).encode()
 
 
 @dataclass
@@ -50,9 +50,9 @@ class Product:
     def engine_port(self) -> int:
         return int(self.engine.url.rsplit(":", 1)[1])
 
-    async def evaluate(self) -> Reply:
+    async def evaluate(self, state: str = STATE) -> Reply:
         """Post the evaluation."""
-        return await exchange(self.app, headers=_JSON, chunks=[_CONTENT])
+        return await exchange(self.app, headers=_JSON, chunks=[_content(state)])
 
     async def health(self) -> Reply:
         """Ask how it is."""
@@ -60,7 +60,7 @@ class Product:
 
     async def abandon(self, leaving: asyncio.Event) -> Reply:
         """Post the evaluation, and hang up when `leaving` is set."""
-        waiting, reply = body_events([_CONTENT]), Reply()
+        waiting, reply = body_events([_content(STATE)]), Reply()
 
         async def receive() -> dict[str, Any]:
             if waiting:
@@ -80,11 +80,18 @@ class Product:
             while not condition():  # noqa: ASYNC110 - of several objects, which have no event
                 await asyncio.sleep(0.005)
 
+    async def healths(self) -> AsyncIterator[str]:
+        """What `/health` says, again and again."""
+        async with asyncio.timeout(SETTLE_SECONDS):
+            while True:
+                yield (await self.health()).json["status"]
+                await asyncio.sleep(0.01)
+
     async def until_ready(self) -> None:
         """Wait until `/health` says so."""
-        async with asyncio.timeout(SETTLE_SECONDS):
-            while (await self.health()).status != 200:
-                await asyncio.sleep(0.02)
+        async for said in self.healths():
+            if said == "ok":
+                break
         await self.settle()
         self.resident = leaks.tasks()
 
@@ -97,6 +104,12 @@ class Product:
     def ports(self) -> set[int]:
         """Our ends of the connections to the engine."""
         return leaks.local_ports(self.engine_port)
+
+
+def usual_engine(front: Front = "python", **changes: Any) -> FakeEngine:
+    """A well-behaved engine that fits the tiny model's tokenizer."""
+    usual = {"model": MODEL, "context_length": 16_384, "vocabulary_size": VOCABULARY_SIZE}
+    return FakeEngine(front=front, **(usual | changes))
 
 
 @asynccontextmanager
@@ -112,9 +125,8 @@ async def serve(
     """
     loop = asyncio.get_running_loop()
     before = leaks.tasks()
-    engine = engine or FakeEngine(
-        model=MODEL, context_length=16_384, vocabulary_size=VOCABULARY_SIZE
-    )
+    gc.freeze()  # the collection at the end then looks at what was made meanwhile, no more
+    engine = engine or usual_engine()
     async with serve_fake_engine(engine):
         chosen = {f"OPENJEV_{name}": value for name, value in settings.items()}
         config, problems = load_config(
@@ -137,4 +149,9 @@ async def serve(
         assert leaks.tasks() <= before
         assert product.ports() == set()
     gc.collect()  # a failure that nobody took is told when its task is collected
+    gc.unfreeze()
     assert product.unhandled == []
+
+
+def _content(state: str) -> bytes:
+    return json.dumps({**BODY, "state": state}).encode()

@@ -13,9 +13,9 @@ from tests.faults.outcomes import (
     REQUEST_SECONDS,
     assert_outcome,
 )
-from tests.faults.product import MODEL, VOCABULARY_SIZE, Product
+from tests.faults.product import Product, usual_engine
 from tests.openjev_site.exchange import Reply
-from tests.support.fake_engine import Call, FakeEngine, Fault
+from tests.support.fake_engine import Call, Fault
 from tests.support.fake_engine.shapes import Front
 
 WARM_UP = ".0000"
@@ -29,12 +29,6 @@ every_fault = pytest.mark.parametrize("fault", OUTCOMES, ids=lambda fault: fault
 
 def ends_in(number: str) -> Callable[[Call], bool]:
     return lambda call: call.rid.endswith(number)
-
-
-def engine_with(front: Front) -> FakeEngine:
-    return FakeEngine(
-        front=front, model=MODEL, context_length=16_384, vocabulary_size=VOCABULARY_SIZE
-    )
 
 
 def settings_for(fault: Fault) -> dict[str, str]:
@@ -81,7 +75,7 @@ def test_the_table_is_complete() -> None:
 @both_fronts
 @every_fault
 async def test_fault_in_the_warm_up(served: Serve, fault: Fault, front: Front) -> None:
-    async with served(engine_with(front), **settings_for(fault)) as product:
+    async with served(usual_engine(front), **settings_for(fault)) as product:
         await product.until_ready()
         well = await product.evaluate()
         product.engine.play(fault, when=ends_in(WARM_UP))
@@ -97,7 +91,7 @@ async def test_fault_in_the_warm_up(served: Serve, fault: Fault, front: Front) -
 async def test_fault_in_one_branch_ends_its_siblings(
     served: Serve, fault: Fault, front: Front
 ) -> None:
-    async with served(engine_with(front), **settings_for(fault)) as product:
+    async with served(usual_engine(front), **settings_for(fault)) as product:
         await product.until_ready()
         well = await product.evaluate()
         product.engine.play(Fault.HANG)

@@ -46,6 +46,8 @@ class FakeEngine:
         healthy: `/health` answers 503 while false.
         queue_limit: calls at once before 503.
         broken: by path, what another route than `/generate` does instead.
+        info: further facts in `/server_info`, the server's flags for one.
+        tokenize: answers `/tokenize`, which only the Python front has; 404 without.
     """
 
     front: Front = "python"
@@ -61,6 +63,8 @@ class FakeEngine:
     queue_limit: int = 10_000
     bias: dict[int, float] = field(default_factory=dict)
     broken: dict[str, Fault] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
+    tokenize: Callable[[str], list[int]] | None = None
     url: str = ""
     calls: list[Call] = field(default_factory=list)
     aborts: list[str] = field(default_factory=list)
@@ -151,6 +155,7 @@ class FakeEngine:
         if self.front == "python":
             app.router.add_get("/get_server_info", self._server_info)
             app.router.add_route("*", "/flush_cache", self._flush_cache)
+            app.router.add_post("/tokenize", self._tokenize)
         if self.has_abort and self.front == "python":
             app.router.add_post("/abort_request", self._abort_request)
         return app
@@ -266,6 +271,13 @@ class FakeEngine:
         facts = shapes.server_info(
             self.model, self.context_length, front=self.front, api_key=self.api_key
         )
+        return web.json_response(facts | self.info)
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        if self.tokenize is None:
+            raise web.HTTPNotFound
+        ids = self.tokenize((await request.json())["prompt"])
+        facts = {"tokens": ids, "count": len(ids), "max_model_len": self.context_length}
         return web.json_response(facts)
 
     async def _flush_cache(self, request: web.Request) -> web.Response:
