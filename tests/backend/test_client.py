@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from backend.client import Engine, EngineClient
+from backend.client import Engine, EngineClient, EngineDescription
 from backend.errors import (
     EngineError,
     EngineProtocolError,
@@ -339,45 +339,135 @@ async def test_a_long_input_is_encoded_in_slices_and_arrives_whole():
         await client.aclose()
 
 
-async def test_description_of_the_python_front(client):
-    description = await client.describe(deadline=soon())
-    assert description.model == "fake/model"
-    assert description.context_length == 4096
-    assert description.max_input_tokens == 4090
-    assert description.version == "0.5.19"
-    assert description.has_abort
-    assert description.reports_cached
+async def test_description_of_the_python_front(client, fake_engine):
+    assert await client.describe(deadline=soon()) == EngineDescription(
+        model="fake/model",
+        context_length=4096,
+        max_input_tokens=4090,
+        front="python",
+        version="0.5.19",
+        has_abort=True,
+        reports_cached=True,
+    )
+
+
+async def test_description_of_the_rust_front():
+    async with serve_fake_engine(FakeEngine(front="rust")) as engine:
+        client = EngineClient(engine.url)
+        assert await client.describe(deadline=soon()) == EngineDescription(
+            model="fake/model",
+            context_length=4096,
+            max_input_tokens=4090,
+            front="rust",
+            version="0.5.19",
+            has_abort=False,
+            reports_cached=False,
+        )
+        await client.aclose()
 
 
 async def test_description_needs_a_real_label_call(client, fake_engine):
     fake_engine.play(Fault.MISSING)
-    with pytest.raises(EngineProtocolError):
+    with pytest.raises(UnusableLogprobs):
         await client.describe(deadline=soon())
 
 
-async def test_an_engine_without_server_info_is_described_by_its_model_list():
-    class Bare:
-        async def get(self, path, *, deadline):
-            if path != "/v1/models":
-                return 404, b'{"detail":"Not Found"}'
-            return 200, b'{"data":[{"id":"m","max_model_len":106}]}'
+async def test_descriptions_never_share_a_rid(client, fake_engine):
+    for _ in range(2):
+        await client.describe(deadline=soon())
+    first, second = fake_engine.calls
+    assert first.rid != second.rid
+    assert len(first.rid) == len(second.rid)  # none is the beginning of another
 
-        async def post(self, path, body, *, deadline, headers=None):
-            if path == "/abort_request":
-                return 405, b""
-            call = json.loads(body)
-            entries = [[-1.0, i, None] for i in call["token_ids_logprob"]]
-            meta = {"prompt_tokens": 1, "completion_tokens": 1}
-            meta["output_token_ids_logprobs"] = [entries]
-            return 200, json.dumps({"meta_info": meta}).encode()
 
-        async def aclose(self): ...
+class Recorded:
+    """Answers as recorded from real servers; a call to /generate is answered properly."""
 
-    client = EngineClient("http://unused", transport=Bare())
+    def __init__(self, answers):
+        self.answers = answers
+        self.asked = []
+
+    async def get(self, path, *, deadline):
+        self.asked.append(path)
+        return self.answers.get(path, (404, b""))
+
+    async def post(self, path, body, *, deadline, headers=None):
+        if path != "/generate":
+            return await self.get(path, deadline=deadline)
+        entries = [[-1.0, i, None] for i in json.loads(body)["token_ids_logprob"]]
+        meta = {"prompt_tokens": 1, "completion_tokens": 1}
+        meta["output_token_ids_logprobs"] = [entries]
+        return 200, json.dumps({"meta_info": meta}).encode()
+
+    async def aclose(self): ...
+
+
+ROUTER = {
+    "/v1/models": (
+        200,
+        b'{"object":"list","data":[{"id":"m","object":"model","owned_by":"local"}]}',
+    ),
+    "/get_server_info": (200, b'{"router_manager":true,"routers_count":1,"workers_count":2}'),
+    "/health": (200, b"OK"),
+    "/readiness": (503, b""),
+}
+
+
+async def test_a_router_is_described_as_far_as_it_tells():
+    client = EngineClient("http://unused", transport=Recorded(ROUTER))
     description = await client.describe(deadline=soon())
-    assert (description.max_input_tokens, description.version) == (100, None)
+    assert description.front == "router"
+    assert (description.context_length, description.max_input_tokens) == (None, None)
     assert not description.has_abort
-    await client.aclose()
+
+
+async def test_a_router_is_healthy_only_with_an_engine_behind_it():
+    transport = Recorded(ROUTER)
+    client = EngineClient("http://unused", transport=transport)
+    await client.describe(deadline=soon())
+    assert not await client.is_healthy(deadline=soon())
+    transport.answers = ROUTER | {"/readiness": (200, b'{"status":"ready"}')}
+    assert await client.is_healthy(deadline=soon())
+
+
+async def test_a_server_that_describes_nothing_but_its_model_is_known_by_that():
+    answers = {
+        "/v1/models": (200, b'{"data":[{"id":"m","max_model_len":106}]}'),
+        "/get_server_info": (405, b""),
+    }
+    client = EngineClient("http://unused", transport=Recorded(answers))
+    description = await client.describe(deadline=soon())
+    assert (description.front, description.version) == ("unknown", None)
+    assert description.max_input_tokens == 100
+
+
+async def test_tokens_are_the_engines_own(client, fake_engine):
+    fake_engine.tokenize = lambda text: [len(text), 7]
+    assert await client.tokenize("abc", deadline=soon()) == [3, 7]
+
+
+async def test_an_engine_without_tokenizer_gives_none(client, fake_engine):
+    assert await client.tokenize("abc", deadline=soon()) is None  # 404, as from the Rust front
+    fake_engine.broken["/tokenize"] = Fault.CRASHED  # 500, as with --skip-tokenizer-init
+    assert await client.tokenize("abc", deadline=soon()) is None
+
+
+async def test_an_engine_that_cannot_tokenize_yet_is_unavailable(client, fake_engine):
+    fake_engine.broken["/tokenize"] = Fault.NOT_READY
+    with pytest.raises(EngineUnavailable):
+        await client.tokenize("abc", deadline=soon())
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_an_abort_that_needs_another_key_is_not_tried_again(status):
+    """SGLang run with an admin key lets nobody else abort."""
+    transport = Recorded({"/abort_request": (status, b'{"error":"Unauthorized"}')} | ROUTER)
+    client = EngineClient("http://unused", transport=transport)
+    client._abort("e.000", "e")
+    await asyncio.wait(client._aborts)
+    client._abort("e.001", "e")
+    assert not client._aborts
+    assert transport.asked == ["/abort_request"]
 
 
 async def test_health_is_the_engines_answer_within_its_deadline(client, fake_engine):

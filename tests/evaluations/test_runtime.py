@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from backend.client import EngineClient
 from backend.config import Config
-from backend.errors import EngineUnavailable, TokenizerError
+from backend.errors import (
+    EngineRejected,
+    EngineUnavailable,
+    TokenizerError,
+    UnusableLogprobs,
+)
 from backend.tokenizer import ChatTokenizer
 from backend.vocabulary import vocabulary_from_gguf
 from evaluations import runtime as module
@@ -155,27 +159,77 @@ async def test_probe_that_fails_is_asked_again(
     assert failures == 0
 
 
-@pytest.mark.parametrize(
-    ("described", "said"),
-    [
-        ({"model": "other/model"}, "serves 'other/model'"),
-        ({"max_input_tokens": 4_096}, "fewer than 4096 tokens"),
-    ],
-)
-async def test_engine_that_does_not_fit_is_refused_in_a_sentence(
+async def test_engine_that_does_not_fit_is_refused_until_another_takes_its_place(
     make: Make,
     client: StandIn,
-    described: dict[str, object],
-    said: str,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    for name, value in described.items():
-        setattr(client, name, value)
+    monkeypatch.setattr(module, "_RETRY_REFUSED_SECONDS", 0.01)
+    client.model = "other/model"
     runtime = make()
     runtime.start()
-    assert said in await reason(runtime)
-    assert said in caplog.text
+    assert "serves 'other/model'" in await reason(runtime)
     await refused(runtime)
+    await until(lambda: client.described > 2)
+    assert caplog.messages == [await reason(runtime)]  # said once, however often it is tried
+    client.model = "tiny/random"
+    await until(lambda: runtime.status == "ok")
+    assert not runtime._refused.is_set()
+    await runtime.evaluate(REQUEST)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [EngineRejected("The engine refused the call: status 400.", status=400),
+     UnusableLogprobs("The engine gave a log-probability that is not one.")],
+)  # fmt: skip
+async def test_probe_that_can_never_succeed_is_a_refusal(
+    make: Make, client: StandIn, error: Exception
+) -> None:
+    async def fails(call: Call) -> tuple[float, ...]:
+        if len(call.input_ids) == 1:
+            return (-1.0,)
+        raise error
+
+    client.answer = fails
+    runtime = make()
+    runtime.start()
+    assert await reason(runtime) == str(error)
+    await refused(runtime)
+
+
+async def test_engine_is_described_in_one_line(
+    make: Make,
+    client: StandIn,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.01)
+    caplog.set_level(logging.INFO)
+    answer, failures = client.answer, 3
+
+    async def flaky(call: Call) -> tuple[float, ...]:
+        nonlocal failures
+        if len(call.input_ids) > 1 and failures:
+            failures -= 1
+            raise EngineUnavailable("Not yet.")
+        return await answer(call)
+
+    client.answer = flaky
+    await ready(make(backend_api_key="k3y"))
+    assert client.described == 4
+    (line,) = [text for text in caplog.messages if text.startswith("Found at")]
+    assert "SGLang 1, Python front" in line
+    assert "k3y" not in caplog.text
+
+
+async def test_what_cannot_be_seen_of_an_engine_is_warned_of(
+    make: Make, client: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.max_input_tokens = None
+    await ready(make())
+    assert "does not tell the context length" in caplog.text
 
 
 async def test_tokenizer_that_does_not_fit_is_logged_in_its_own_sentence(
@@ -342,14 +396,19 @@ async def test_stop_without_start_is_harmless(make: Make, client: StandIn) -> No
 
 
 async def test_client_learns_the_size_of_the_vocabulary(
-    config: Config, tiny_tokenizer: ChatTokenizer
+    make: Make, client: StandIn, tiny_tokenizer: ChatTokenizer
 ) -> None:
-    client = EngineClient("http://127.0.0.1:9")
-    runtime = Runtime(config, client, lambda config: tiny_tokenizer)
-    runtime.start()
-    await until(lambda: client.vocabulary_size is not None)
-    assert client.vocabulary_size == tiny_tokenizer.vocabulary_size
-    await runtime.stop()
+    """Before the first call: an id outside the vocabulary kills SGLang."""
+    sizes: list[int | None] = []
+    answer = client.answer
+
+    async def noting(call: Call) -> tuple[float, ...]:
+        sizes.append(client.vocabulary_size)
+        return await answer(call)
+
+    client.answer = noting
+    await ready(make())
+    assert set(sizes) == {tiny_tokenizer.vocabulary_size}
 
 
 def test_process_has_one_runtime() -> None:

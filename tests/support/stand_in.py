@@ -33,7 +33,7 @@ class StandIn:
 
     answer: Answer = first_label_wins
     model: str = "tiny/random"
-    max_input_tokens: int = 1_000_000
+    max_input_tokens: int | None = 1_000_000
     vocabulary_size: int | None = None
     tokens: list[int] | None = None  # what it says a text consists of
     flags: tuple[str, ...] = ()
@@ -43,6 +43,7 @@ class StandIn:
     calls: list[Call] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     under_way: int = 0
+    described: int = 0
     health_checks: int = 0
     closed: bool = False
 
@@ -70,9 +71,10 @@ class StandIn:
     async def describe(self, *, deadline: float) -> EngineDescription:
         if not self.reachable:
             raise EngineUnavailable("The engine cannot be reached.")
+        self.described += 1
         return EngineDescription(
             self.model,
-            self.max_input_tokens + 6,
+            self.max_input_tokens,
             self.max_input_tokens,
             "python",
             "1",
