@@ -4,6 +4,7 @@ It speaks to any server of this API over HTTP and knows nothing of the engine be
 """
 
 import time
+from collections.abc import Callable
 
 import httpx
 
@@ -14,18 +15,19 @@ from evaluations.smoke.session import Session, SmokeError
 __all__ = ["Report", "run"]
 
 
-def run(client: httpx.Client, *, timeout: float) -> Report:
+def run(client: httpx.Client, *, timeout: float, say: Callable[[str], None]) -> Report:
     """Put a server through the smoke test.
 
     Args:
         client: bound to the server's base URL, with the API key if one is needed.
         timeout: seconds for everything, waiting for the server included.
+        say: tells whoever waits what is waited for; one line.
 
     Returns:
         The report; a server that never answers is in its `error`, not an exception.
     """
     report = Report(url=str(client.base_url))
-    session = Session(client, time.monotonic() + timeout)
+    session = Session(client, time.monotonic() + timeout, say)
     try:
         for check in checks(session, report):
             report.checks.append(check)

@@ -186,6 +186,10 @@ def _limit_checks(session: Session) -> Iterator[Check]:
         return
     if limit > len(_ANIMALS):
         accepted, _ = session.timed(_POSTER, {"favourite": _many_options(len(_ANIMALS))})
+    if accepted.status_code != 200:
+        raise SmokeError(
+            f"A question with {len(_ANIMALS)} answers was answered {explain(accepted)}"
+        )
     answer = json_body(accepted)["answers"]["favourite"]
     yield _meaning(
         f"the right one of {len(_ANIMALS)} answers is found",

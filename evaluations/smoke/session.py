@@ -1,7 +1,8 @@
 """HTTP for the smoke test: one deadline over everything, and patience with a server that starts."""
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
@@ -11,7 +12,12 @@ Json = dict[str, Any]
 # Statuses a server answers with while its engine is still coming up.
 _NOT_YET = frozenset({502, 503, 504, 529})
 _WORTH_WAITING = (httpx.NetworkError, httpx.TimeoutException, httpx.RemoteProtocolError)
+_TOO_LATE = "The smoke test did not finish within the time given by --timeout."
 _WAIT_STEP = 1.0
+# how long after the last line another one is due, with the same reason and with a new one
+_SAY_AGAIN, _SAY_CHANGED = 30.0, 5.0
+# far less than a machine that is not there would take; an answer may take as long as it likes
+_CONNECT = 10.0
 
 
 class SmokeError(Exception):
@@ -19,11 +25,18 @@ class SmokeError(Exception):
 
 
 class Session:
-    """Posts evaluations until the deadline; refused connections and 503 are worth waiting for."""
+    """Posts evaluations until the deadline; refused connections and 503 are worth waiting for.
 
-    def __init__(self, client: httpx.Client, deadline: float) -> None:
+    Args:
+        client: bound to the server's base URL.
+        deadline: of everything, on `time.monotonic`.
+        say: tells whoever waits what is waited for; one line.
+    """
+
+    def __init__(self, client: httpx.Client, deadline: float, say: Callable[[str], None]) -> None:
         self._client = client
         self._deadline = deadline
+        self._say = say
 
     def timed(self, state: object, questions: Mapping[str, Any]) -> tuple[httpx.Response, float]:
         """Post one evaluation; returns the response, whatever its status, and seconds taken."""
@@ -34,7 +47,8 @@ class Session:
 
     def patient(self, state: object, questions: Mapping[str, Any]) -> tuple[httpx.Response, float]:
         """The same, but ask again while the server refuses connections or is not ready."""
-        last = ""
+        began = time.monotonic()
+        said, said_at, last = "", -math.inf, ""
         while True:
             try:
                 response, latency = self.timed(state, questions)
@@ -46,6 +60,10 @@ class Session:
                 if response.status_code not in _NOT_YET:
                     return response, latency
                 last = f"The last answer was {explain(response)}"
+            now = time.monotonic()
+            if now >= said_at + (_SAY_AGAIN if last == said else _SAY_CHANGED):
+                said, said_at = last, now
+                self._say(f"Waiting ({now - began:.0f} s): {last}")
             time.sleep(_WAIT_STEP)
 
     def get(self, path: str) -> Json | None:
@@ -56,8 +74,14 @@ class Session:
     def _request(self, method: str, path: str, **content: Any) -> httpx.Response:
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise SmokeError("The smoke test did not finish within the time given by --timeout.")
-        return self._client.request(method, path, timeout=left, **content)
+            raise SmokeError(_TOO_LATE)
+        timeout = httpx.Timeout(left, connect=min(left, _CONNECT))
+        try:
+            return self._client.request(method, path, timeout=timeout, **content)
+        except httpx.TimeoutException as error:
+            if time.monotonic() < self._deadline:
+                raise
+            raise SmokeError(f"{_TOO_LATE} {method} {path} was not answered.") from error
 
 
 def json_body(response: httpx.Response) -> Json:
@@ -78,4 +102,4 @@ def explain(response: httpx.Response) -> str:
     try:
         return f"{response.status_code}: {response.json()['error']['message']}"
     except (ValueError, KeyError, TypeError):
-        return f"{response.status_code}: {response.text[:200]}"
+        return f"{response.status_code}: {' '.join(response.text.split())[:200]}"

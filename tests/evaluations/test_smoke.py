@@ -1,6 +1,8 @@
 """The smoke test against servers that behave, are rough, are broken, or are not there yet."""
 
+import errno
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -24,7 +26,7 @@ def right_answer(state: str, question: dict) -> int | float:
             return 0.1 if "password" in question["instructions"] else 0.9
         case "choice":
             wanted = ("billing", "penguin")
-            return next(i for i, key in enumerate(question["criteria"]) if key in wanted)
+            return next((i for i, key in enumerate(question["criteria"]) if key in wanted), 0)
         case _:
             return len(question["criteria"]) - 1
 
@@ -57,10 +59,20 @@ def answer(state: str, question: dict, choose: Callable) -> dict:
 class Server:
     """A server of the contract in a function, with places to break it."""
 
-    def __init__(self, *, choose=right_answer, spoil=lambda body: body, not_ready: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        choose=right_answer,
+        spoil=lambda body: body,
+        not_ready: int = 0,
+        status: int = 503,
+        limit: int = LIMIT,
+    ) -> None:
         self.choose = choose
         self.spoil = spoil
         self.not_ready = not_ready
+        self.status = status
+        self.limit = limit
         self.keys: list[str | None] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -68,16 +80,18 @@ class Server:
         if request.url.path == "/health":
             return httpx.Response(200, json={"status": "ok", "startup_seconds": 1.5})
         if request.url.path == "/v1/limits":
-            return httpx.Response(200, json={"max_answers": LIMIT})
+            return httpx.Response(200, json={"max_answers": self.limit})
         if self.not_ready:
             self.not_ready -= 1
-            return httpx.Response(503, json={"error": {"message": "Starting.", "type": "x"}})
+            return httpx.Response(self.status, json={"error": {"message": "Starting."}})
         return self.evaluate(json.loads(request.content))
 
     def evaluate(self, body: dict) -> httpx.Response:
         questions = body["questions"]
-        if any(len(q.get("criteria", [])) > LIMIT for q in questions.values()):
-            return httpx.Response(422, json={"error": {"message": f"At most {LIMIT} options."}})
+        if any(len(q.get("criteria", [])) > self.limit for q in questions.values()):
+            return httpx.Response(
+                422, json={"error": {"message": f"At most {self.limit} options."}}
+            )
         answers = {i: answer(body["state"], q, self.choose) for i, q in questions.items()}
         usage = {"input_tokens": 10, "output_tokens": len(questions) + 1}
         headers = {
@@ -89,9 +103,9 @@ class Server:
         return httpx.Response(200, json=spoiled, headers=headers)
 
 
-def smoke(server: Callable, timeout: float = 30):
+def smoke(server: Callable, timeout: float = 30, say: Callable = print):
     with httpx.Client(base_url="http://x", transport=httpx.MockTransport(server)) as client:
-        return run(client, timeout=timeout)
+        return run(client, timeout=timeout, say=say)
 
 
 @pytest.fixture(autouse=True)
@@ -181,11 +195,34 @@ def test_an_answer_of_another_form_is_an_error_not_a_crash(body):
     assert report.error
 
 
-def test_a_server_that_is_starting_is_waited_for():
-    report = smoke(Server(not_ready=3))
+@pytest.mark.parametrize("status", [502, 503, 504, 529])
+def test_a_server_that_is_starting_is_waited_for(status):
+    report = smoke(Server(not_ready=3, status=status))
     assert report.verdict == "ok"
     assert report.wait is not None
     assert report.wait >= 0.03
+
+
+def test_whoever_waits_is_told_what_for_but_not_each_time():
+    said: list[str] = []
+    smoke(Server(not_ready=20), say=said.append)
+    assert said == ["Waiting (0 s): The last answer was 503: Starting."]
+
+
+def test_a_long_wait_and_a_new_reason_are_told(monkeypatch):
+    monkeypatch.setattr(smoke_session, "_SAY_AGAIN", 0.03)
+    monkeypatch.setattr(smoke_session, "_SAY_CHANGED", 0.0)
+    server, said, asked = Server(not_ready=20), list[str](), []
+
+    def refuse_first(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        if len(asked) < 3:
+            raise httpx.ConnectError("refused")
+        return server(request)
+
+    smoke(refuse_first, say=said.append)
+    assert "ConnectError: refused" in said[0]
+    assert sum("503: Starting." in line for line in said) > 1
 
 
 def test_refused_connections_are_waited_for_until_the_timeout():
@@ -205,6 +242,54 @@ def test_a_server_that_never_becomes_ready_is_reported_with_its_own_words():
     assert "Starting." in report.error
 
 
+def test_a_request_that_hangs_beyond_the_timeout_is_told_as_that():
+    def hang(request: httpx.Request) -> httpx.Response:
+        time.sleep(request.extensions["timeout"]["read"])
+        raise httpx.ReadTimeout("timed out")
+
+    report = smoke(hang, timeout=0.1)
+    assert report.error is not None
+    assert "--timeout" in report.error
+    assert "/v1/systemone was not answered" in report.error
+
+
+def test_a_machine_that_does_not_answer_at_all_is_tried_again():
+    timeouts = []
+
+    def silent(request: httpx.Request) -> httpx.Response:
+        timeouts.append(request.extensions["timeout"])
+        raise httpx.ConnectTimeout("nobody there")
+
+    report = smoke(silent, timeout=0.1)
+    assert len(timeouts) > 1
+    assert report.error is not None
+    assert "nobody there" in report.error
+
+
+@pytest.mark.parametrize("limit", [10, 255])
+def test_other_limits_than_the_default_are_put_to_the_test(limit):
+    report = smoke(Server(limit=limit))
+    assert report.verdict == "ok"
+    names = [check.name for check in report.checks]
+    assert f"a question with {limit} answers is answered" in names
+    assert f"{limit + 1} answers are refused, naming the limit" in names
+
+
+@pytest.mark.parametrize("limit", [LIMIT, 255])
+def test_a_server_that_cannot_answer_many_options_is_broken(limit):
+    class Few(Server):
+        def evaluate(self, body: dict) -> httpx.Response:
+            if any(len(q.get("criteria", [])) > 9 for q in body["questions"].values()):
+                return httpx.Response(502, json={"error": {"message": "Not so many."}})
+            return super().evaluate(body)
+
+    report = smoke(Few(limit=limit))
+    assert report.verdict == "failed"
+    assert f"a question with {limit} answers is answered" in failed_names(report)
+    assert report.error is not None
+    assert "502: Not so many." in report.error
+
+
 def test_a_connection_that_breaks_midway_is_reported():
     server, seen = Server(), []
 
@@ -217,6 +302,21 @@ def test_a_connection_that_breaks_midway_is_reported():
     report = smoke(break_later)
     assert report.error is not None
     assert "connection broke" in report.error
+
+
+def test_an_example_that_fails_the_second_time_is_reported():
+    server, seen = Server(), []
+
+    def fail_second(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url.path)
+        if seen.count("/v1/systemone") == 2:
+            return httpx.Response(500, text="<html>\n  <p>Broken</p>\n</html>")
+        return server(request)
+
+    report = smoke(fail_second)
+    assert report.error == (
+        "The example, asked again, was answered 500: <html> <p>Broken</p> </html>"
+    )
 
 
 def test_an_error_status_ends_it_at_once():
@@ -273,6 +373,27 @@ def test_the_command_exits_with_an_error_for_a_broken_server(command):
 def test_a_url_that_cannot_be_used_fails_at_once(url):
     with pytest.raises(CommandError):
         call_command("smoke", url, stdout=StringIO())
+
+
+@pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf", "soon"])
+def test_a_timeout_that_is_no_time_fails_at_once(timeout):
+    with pytest.raises(CommandError, match="number of seconds above 0"):
+        call_command("smoke", "http://x", f"--timeout={timeout}", stdout=StringIO())
+
+
+def test_a_report_that_cannot_be_written_fails_before_anything_is_asked(tmp_path):
+    for target in (tmp_path, tmp_path / "missing" / "report.json"):
+        with pytest.raises(CommandError, match="cannot be written"):
+            call_command("smoke", "http://x", "--output", str(target), stdout=StringIO())
+
+
+def test_a_disk_that_fails_in_the_end_is_told(command, monkeypatch, tmp_path):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(smoke_command.Path, "write_text", full)
+    with pytest.raises(CommandError, match="No space left on device"):
+        command(Server(), "--output", str(tmp_path / "report.json"))
 
 
 def test_the_command_sends_the_configured_key(command, settings):

@@ -1,6 +1,8 @@
 """`manage.py smoke`: put a running server through the smoke test and say what was found."""
 
 import json
+import math
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +44,13 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--timeout",
-            type=float,
+            type=_seconds,
             default=1500,
             help="seconds for everything, waiting included (default %(default)g)",
         )
-        parser.add_argument("--output", type=Path, metavar="FILE", help="write the report as JSON")
+        parser.add_argument(
+            "--output", type=_new_file, metavar="FILE", help="write the report as JSON"
+        )
         parser.add_argument(
             "--allow-rough", action="store_true", help="exit 0 also when the answers make no sense"
         )
@@ -54,20 +58,22 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the smoke test; raises `CommandError` (exit code 1) unless all is well."""
         key = settings.OPENJEV.api_key
-        self.stdout.write(
+        self._say(
             f"Asking {options['url']}, which may take up to {options['timeout']:g} s to be ready."
         )
-        self.stdout.flush()  # a pipe would keep it back until the end
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         with httpx.Client(base_url=options["url"], headers=headers) as client:
-            report = run(client, timeout=options["timeout"])
+            report = run(client, timeout=options["timeout"], say=self._say)
         self._print(report)
         if options["output"]:
-            text = json.dumps(report.as_json(), indent=2, ensure_ascii=False)
-            options["output"].write_text(text + "\n", encoding="utf-8")
+            _write(report, options["output"])
         if report.verdict == "failed" or (report.verdict == "rough" and not options["allow_rough"]):
             raise CommandError(_VERDICTS[report.verdict])
         self.stdout.write(_VERDICTS[report.verdict])
+
+    def _say(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()  # a pipe would keep it back until the end
 
     def _print(self, report: Report) -> None:
         self.stdout.write(f"{report.url}  {report.model or ''}")
@@ -78,6 +84,36 @@ class Command(BaseCommand):
             self.stdout.write(f"  {name}: {value}")
         if report.error:
             self.stdout.write(self.style.ERROR(report.error))
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ArgumentTypeError(f"{text!r} is no time: it must be a number of seconds above 0")
+    return seconds
+
+
+def _new_file(text: str) -> Path:
+    # known now, and not after the minutes that a cold start takes
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise ArgumentTypeError(
+            f"{text!r} cannot be written: it must be a file in a directory that exists"
+        )
+    return path
+
+
+def _write(report: Report, path: Path) -> None:
+    text = json.dumps(report.as_json(), indent=2, ensure_ascii=False)
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CommandError(
+            f"The report could not be written to {path}: {error.strerror}."
+        ) from None
 
 
 def _figures(report: Report) -> list[tuple[str, str]]:
