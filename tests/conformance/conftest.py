@@ -31,6 +31,21 @@ def default_product(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path) -
         yield served
 
 
+@pytest.fixture
+def hurried_product(tmp_path: Path, tiny_gguf: Path) -> Iterator[Served]:
+    """`runbackend` on the tiny random model, which gives up a request after one second."""
+    hurry = "import backend.channel, runpy; backend.channel.REQUEST_SECONDS = 1.0"
+    with serve(
+        tmp_path,
+        port=free_port(),
+        backend_port=free_port(),
+        seconds=START_SECONDS,
+        environ=tiny_settings(tiny_gguf),
+        program=("-c", f"{hurry}; runpy.run_path('manage.py', run_name='__main__')"),
+    ) as served:
+        yield served
+
+
 @pytest.fixture(scope="session")
 def wordy_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny random model, which writes the options of jevcompat in as few tokens as a real one.

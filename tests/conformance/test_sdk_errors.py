@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+import httpx2
 import pytest
 import pytest_asyncio
 from typesafe_sdk import (
@@ -24,7 +25,7 @@ from typesafe_sdk import (
 )
 
 from tests.conformance.conftest import Connect
-from tests.conformance.official import KINDS, Kind, Official, official
+from tests.conformance.official import KINDS, Kind, Official, official, trickle
 from tests.support.fake_engine import FakeEngine, Fault
 from tests.support.served import Served
 
@@ -130,6 +131,27 @@ async def test_refused_call_raises_with_the_sentence(
     assert (type(error), error.status) == (bad.error, bad.status)
     assert bad.said in str(error)
     assert len(engine.calls) == before, "the engine was asked"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_answer_type_that_a_proxy_asks_for_raises_with_the_sentence(
+    product: tuple[Served, FakeEngine], kind: Kind
+) -> None:
+    def ask_for_a_table(request: httpx2.Request) -> None:
+        request.headers["Accept"] = "text/csv"  # the SDK itself always asks for JSON
+
+    async with official(kind, product[0].url, key=KEY, alter=ask_for_a_table) as sdk:
+        error = await error_of(sdk, STATE, NOUL)
+    assert (type(error), error.status) == (TypeSafeAPIError, 406)
+    assert "application/json" in str(error)
+
+
+async def test_slow_body_raises_with_the_sentence(hurried_product: Served) -> None:
+    for kind in KINDS:
+        async with official(kind, hurried_product.url, alter=trickle) as sdk:
+            error = await error_of(sdk, STATE, NOUL)
+        assert (type(error), error.status) == (TypeSafeAPIError, 408)
+        assert "1 seconds" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 import re
 import time
+from contextlib import closing
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -35,6 +38,15 @@ def test_status_line_names_the_status(default_product: Served) -> None:
     assert response.reason_phrase.startswith("Unprocessable")
 
 
+@pytest.mark.parametrize("accept", ["text/csv", "image/*;q=1, text/plain"])
+def test_other_answer_types_are_refused(default_product: Served, accept: str) -> None:
+    response = httpx.post(
+        f"{default_product.url}{ROUTE}", json={}, headers={"Accept": accept}, timeout=SECONDS
+    )
+    assert_is_an_error(response, 406, "api_usage_error")
+    assert "application/json" in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("value", ["\u0085", "\u00c5ngstr\u00f6m", "a\u001cb"])
 def test_header_that_cannot_be_passed_on_is_refused(default_product: Served, value: str) -> None:
     headers = {"X-Title": value.encode()}
@@ -60,6 +72,22 @@ def test_forms_are_refused_whatever_is_in_them(default_product: Served, content_
         timeout=SECONDS,
     )
     assert_is_an_error(response, 415, "api_usage_error")
+
+
+@pytest.mark.parametrize("headers", [{}, {"Expect": "100-continue"}])
+def test_too_long_body_is_refused_before_it_is_sent(
+    default_product: Served, headers: dict[str, str]
+) -> None:
+    connection = HTTPConnection(urlsplit(default_product.url).netloc, timeout=SECONDS)
+    connection.putrequest("POST", ROUTE)
+    for name, value in {"Content-Length": "2097153", **headers}.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    with closing(connection), connection.getresponse() as answer:
+        response = httpx.Response(answer.status, headers=answer.getheaders(), content=answer.read())
+    assert_is_an_error(response, 413, "request_too_large")
+    assert response.headers["Connection"] == "close"
+    assert "2097152 bytes" in response.json()["error"]["message"]
 
 
 def test_nobody_reads_a_long_form(default_product: Served) -> None:

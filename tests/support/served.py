@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +70,7 @@ def serve(
     seconds: float,
     environ: Mapping[str, str],
     connect: str | None = None,
+    program: Sequence[str] = ("manage.py",),
 ) -> Iterator[Served]:
     """Start `runbackend`, wait until it is ready, and stop it at the end.
 
@@ -80,11 +81,12 @@ def serve(
         seconds: how long the start may take.
         environ: `OPENJEV_*` variables; those of the surrounding environment do not count.
         connect: address of an engine that runs already; none is started then.
+        program: what Python runs instead, if it must do something first.
     """
     log = tmp_path / "runbackend.log"
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPENJEV_")}
     engine_url = connect or f"http://127.0.0.1:{backend_port}"
-    command = [sys.executable, "manage.py", "runbackend", "--port", str(port)]
+    command = [sys.executable, *program, "runbackend", "--port", str(port)]
     command += ["--connect", connect] if connect else ["--backend-port", str(backend_port)]
     with log.open("wb") as output:
         process = subprocess.Popen(
