@@ -7,7 +7,7 @@ is about.
 """
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
 from daphne.http_protocol import http  # Twisted's module
 from daphne.server import Server
@@ -74,7 +74,6 @@ class Channel(http.HTTPChannel):  # type: ignore[misc] # Twisted's types fit no 
             return bool(super().headerReceived(line))
         except ValueError:  # a length of so many digits that Python does not read it
             self._respondToBadRequestAndDisconnect()
-            return False
 
     def lineLengthExceeded(self, line: bytes) -> None:  # noqa: N802 - Twisted's name
         """Refuse a line that is too long to be kept.
@@ -97,7 +96,7 @@ class Channel(http.HTTPChannel):  # type: ignore[misc] # Twisted's types fit no 
     def _refuse_late(self) -> None:
         self._refuse(Refused(408, f"not complete after {REQUEST_SECONDS:g} seconds"))
 
-    def _respondToBadRequestAndDisconnect(self) -> None:  # noqa: N802 - Twisted's name
+    def _respondToBadRequestAndDisconnect(self) -> NoReturn:  # noqa: N802 - Twisted's name
         raise Refused(400, "its first line, a header or its length is not valid HTTP")
 
     def _refuse(self, refused: Refused) -> None:
