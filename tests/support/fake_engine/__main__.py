@@ -15,6 +15,7 @@ Each answers `{"running": n}`.
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 
@@ -59,7 +60,7 @@ class Directed(FakeEngine):
         return web.json_response({"running": self.running})
 
 
-async def run(arguments: argparse.Namespace) -> int:
+async def run(arguments: argparse.Namespace) -> None:
     """Serve until the script, or `--die-after`, says when to end."""
     engine = Directed(
         model=arguments.served_model_name,
@@ -74,7 +75,8 @@ async def run(arguments: argparse.Namespace) -> int:
         print(f"fake engine on {engine.url}", flush=True)
         await asyncio.wait([engine.ending], timeout=arguments.die_after)
         print("the fake engine's last words", flush=True)
-        return engine.ending.result() if engine.ending.done() else 3
+        code = engine.ending.result() if engine.ending.done() else 3
+        os._exit(code)  # a crash: nothing under way is answered
 
 
 def main() -> None:
@@ -89,7 +91,7 @@ def main() -> None:
     parser.add_argument("--grandchild", action="store_true")
     parser.add_argument("--die-after", type=float)
     arguments, _ = parser.parse_known_args()
-    sys.exit(asyncio.run(run(arguments)))
+    asyncio.run(run(arguments))
 
 
 if __name__ == "__main__":

@@ -249,6 +249,7 @@ class FakeEngine:
         self._held.append(held)
         try:
             await held[1].wait()
+            await self._awake.wait()
         finally:
             self._held.remove(held)
 
