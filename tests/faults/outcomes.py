@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tests.openjev_site.exchange import Reply
 from tests.support.fake_engine import Fault
@@ -73,15 +74,22 @@ OUTCOMES: Mapping[Fault, Outcome] = {
 def assert_outcome(reply: Reply, outcome: Outcome) -> None:
     """The reply is that error in the one shape, and tells nothing the engine said."""
     assert reply.complete
-    assert (reply.status, reply.json["error"]["type"]) == (outcome.status, outcome.type)
-    message = reply.json["error"]["message"]
-    assert reply.json["detail"] == {"error_type": outcome.type, "message": message}
+    assert_said(reply.status, reply.headers, reply.json, outcome)
+
+
+def assert_said(
+    status: int, headers: Mapping[str, str], body: Mapping[str, Any], outcome: Outcome
+) -> None:
+    """The same of a response in its parts; the names of `headers` are in lower case."""
+    assert (status, body["error"]["type"]) == (outcome.status, outcome.type)
+    message = body["error"]["message"]
+    assert body["detail"] == {"error_type": outcome.type, "message": message}
     assert message[0].isupper()
     assert message.endswith(".")
     retry_after = None if outcome.retry_after is None else str(outcome.retry_after)
-    assert reply.headers.get("retry-after") == retry_after
-    assert reply.headers["x-request-id"].startswith("req_")
-    assert_discreet(reply.body.decode())
+    assert headers.get("retry-after") == retry_after
+    assert headers["x-request-id"].startswith("req_")
+    assert_discreet(str(body))
 
 
 def assert_discreet(text: str) -> None:
