@@ -33,8 +33,9 @@ CUT_SHORT = 130
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # the application bounds its own draining, and then closes what it has open
 _CLOSING_SECONDS = 5.0
-# calls to a dead engine fail at once, so their answers need only be written
-_ANSWER_SECONDS = 1.0
+# calls to a dead engine fail at once: half a second to notice, and half to write the answers
+_DEAD_SECONDS = 0.5
+_WRITING_SECONDS = 1.0
 _ENGINE_GRACE_SECONDS = 10.0
 _PORT_TAKEN = re.compile("address already in use", re.IGNORECASE)
 
@@ -118,7 +119,7 @@ async def run(
     except OSError as error:
         logger.error("The engine cannot be started: %s.", error.strerror)
     finally:
-        drain_seconds = _ANSWER_SECONDS if code else config.drain_timeout + _CLOSING_SECONDS
+        drain_seconds = _DEAD_SECONDS if code else config.drain_timeout + _CLOSING_SECONDS
         grace = 0 if code else _ENGINE_GRACE_SECONDS
         at_once = await _unless_hurried(
             signals, _wind_up(engine, api, lifespan, drain_seconds, grace)
@@ -224,7 +225,7 @@ async def _wind_up(
         if lifespan is not None:
             await lifespan.shutdown(drain_seconds)
         if api is not None:
-            await api.finish_answers(_ANSWER_SECONDS)
+            await api.finish_answers(min(drain_seconds, _WRITING_SECONDS))
     finally:
         if engine is not None:
             await engine.stop(grace)

@@ -119,7 +119,7 @@ class TestEngineProcess:
         process = engine("for n in range(100): print(n)")
         await process.start()
         await process.wait()
-        assert await process.last_words() == [str(n) for n in range(90, 100)]
+        assert await process.last_words() == [str(n) for n in range(80, 100)]
         await process.stop(0)
 
     async def test_secrets_do_not_reach_the_log(self, heard):
@@ -181,6 +181,36 @@ class TestEngineProcess:
         assert await process.wait() == 0
         assert await process.last_words() == ["up", "closing"]
         assert not group_members(process.group)
+
+    async def test_only_the_main_process_is_asked_to_end(self, heard):
+        process = engine(
+            "import signal, subprocess, sys, time\n"
+            "told = 'import signal, time; signal.signal(signal.SIGTERM, lambda *_: print(1 / 0))'\n"
+            "child = subprocess.Popen([sys.executable, '-c', told + '; print(2); time.sleep(300)'],"
+            " stdout=subprocess.PIPE)\n"
+            "child.stdout.readline()\n"
+            "def end(*_):\n"
+            "    time.sleep(0.3)\n"  # whatever is on its way to the child arrives
+            "    print('child', child.poll())\n"
+            "    sys.exit(0)\n"
+            "signal.signal(signal.SIGTERM, end)\n"
+            "print('up')\ntime.sleep(300)"
+        )
+        await process.start()
+        await until(lambda: "up" in heard())
+        await process.stop(10)
+        assert (await process.last_words())[-1] == "child None"
+        await until(lambda: not group_members(process.group))
+
+    async def test_a_listener_hears_what_is_logged(self, heard):
+        process = engine("print('\\033[32mINFO\\033[0m Loading weights\\nINFO  ')")
+        lines = []
+        process.listen(lines.append)
+        await process.start()
+        await process.wait()
+        await process.last_words()
+        assert lines == heard() == ["Loading weights", "INFO  "]
+        await process.stop(0)
 
     async def test_stop_kills_what_does_not_end(self, heard):
         process = engine(

@@ -1,8 +1,8 @@
 """`runbackend`'s machinery on a fake engine and a tiny application, as a process to be killed.
 
 `python -m tests.support.run_tiny --port N --backend-port N [--connect URL] [--engine-only]
-[--engine CODE]`; options after `--` go to the fake engine. `--engine` runs other Python code as the
-engine.
+[--application PATH] [--engine CODE]`; other options go to the fake engine. `--application` names
+another one than the tiny application; `--engine` runs other Python code as the engine.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import django
 from django.conf import settings
 
 from backend import serve as serving
+from backend.config import Config
 from backend.launch import PROJECT_ROOT, LaunchError
 from backend.serve import Options
 from backend.supervisor import EngineProcess
@@ -28,17 +29,20 @@ def main() -> None:
     parser.add_argument("--backend-port", type=int, default=30000)
     parser.add_argument("--connect")
     parser.add_argument("--engine-only", action="store_true")
+    parser.add_argument("--application", default="tests.support.tiny_asgi.application")
     parser.add_argument("--engine")
     arguments, engine_options = parser.parse_known_args()
-    argv = [sys.executable, "-m", "tests.support.fake_engine", *engine_options]
-    argv += ["--port", str(arguments.backend_port)]
-    if arguments.engine:
-        argv = [sys.executable, "-c", arguments.engine]
     django.setup()
-    settings.ASGI_APPLICATION = "tests.support.tiny_asgi.application"
-    serving._embedded_engine = lambda config, port: EngineProcess(
-        argv, environment=os.environ, cwd=PROJECT_ROOT
-    )
+    settings.ASGI_APPLICATION = arguments.application
+
+    def engine(config: Config, port: int) -> EngineProcess:
+        argv = [sys.executable, "-m", "tests.support.fake_engine", "--port", str(port)]
+        argv += ["--served-model-name", config.served_model_name, *engine_options]
+        if arguments.engine:
+            argv = [sys.executable, "-c", arguments.engine]
+        return EngineProcess(argv, environment=os.environ, cwd=PROJECT_ROOT)
+
+    serving._embedded_engine = engine
     options = Options(
         host=arguments.host,
         port=arguments.port,

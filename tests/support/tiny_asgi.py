@@ -3,7 +3,8 @@
 `/health` asks the engine that the settings name; `/slow` answers after a second, `/stuck` never;
 `/reactor-stop` stops Twisted behind our back; everything else answers at once. On shut-down it
 waits for requests in flight and prints `drained`.
-With `TINY_ASGI_REFUSES` set it refuses to start.
+With `TINY_ASGI_REFUSES` set it refuses to start; with `TINY_ASGI_UNFIT` it finds out later that it
+can never work.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ in_flight = 0
 async def application(scope, receive, send):
     """Serve one connection."""
     if scope["type"] == "lifespan":
-        await _lifespan(receive, send)
+        await _lifespan(scope, receive, send)
         return
     global in_flight
     in_flight += 1
@@ -52,13 +53,19 @@ async def _engine_is_healthy():
         await client.aclose()
 
 
-async def _lifespan(receive, send):
+async def _unfit():
+    return "The tiny model does not fit."
+
+
+async def _lifespan(scope, receive, send):
     while True:
         event = await receive()
         if event["type"] == "lifespan.startup":
             if os.environ.get("TINY_ASGI_REFUSES"):
                 await send({"type": "lifespan.startup.failed", "message": "no readout"})
                 return
+            if os.environ.get("TINY_ASGI_UNFIT"):
+                scope["state"]["refused"] = _unfit
             await send({"type": "lifespan.startup.complete"})
         else:
             while in_flight:  # noqa: ASYNC110 - a test's stand-in
