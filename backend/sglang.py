@@ -36,7 +36,11 @@ _EVERY_MODEL = (
     *("--max-queued-requests", "512"),  # one more is answered 503 instead of waiting for ever
     "--enable-metrics",
     *("--log-level-http", "warning"),  # or every call is a line in the log
+    # Its own warm-up asks for no log-probabilities. Where such a request meets one of ours in a
+    # batch, SGLang dies (its issue 34719); our first calls warm it up just as well.
+    "--skip-server-warmup",
 )
+# These give way to what the user's own environment says.
 _ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONSAFEPATH": "1",  # the working directory holds packages of ours
@@ -148,15 +152,26 @@ def sglang_command(
     )
 
 
+def checks_keys(config: Config) -> bool:
+    """Whether the SGLang that is started asks for a key; its Rust front never does."""
+    return config.backend_api_key is not None and config.frontend == "python"
+
+
 @contextmanager
 def key_file(config: Config) -> Iterator[Path | None]:
-    """A file that gives SGLang the engine's key, readable by this user only, while needed.
+    """A file that gives SGLang its key, readable by this user only, while needed.
 
-    Its Rust front checks no key, so it gets none.
+    Raises:
+        LaunchError: SGLang cannot read such a key.
     """
-    if config.backend_api_key is None or config.frontend == "rust":
+    if not checks_keys(config):
         yield None
         return
+    if str(config.backend_api_key).startswith("-"):
+        raise LaunchError(
+            "OPENJEV_BACKEND_API_KEY begins with '-', which SGLang takes for a flag. Choose "
+            "another key."
+        )
     with TemporaryDirectory(prefix="openjev-") as directory:
         path = Path(directory, "sglang.yaml")
         path.touch(mode=0o600)
@@ -177,6 +192,13 @@ def _require_room(config: Config, context_length: Sequence[str]) -> None:
 def _environment(config: Config, python: Path, environ: Mapping[str, str]) -> dict[str, str]:
     inherited = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
     # as if its environment were activated: kernels are compiled with the tools beside it
-    path = os.pathsep.join([str(python.parent), environ.get("PATH", os.defpath)])
-    rust = "1" if config.frontend == "rust" else "0"
-    return {**_ENVIRONMENT, **inherited, "PATH": path, "SGLANG_RUST_SERVER": rust}
+    if python.is_absolute():
+        path = (str(python.parent), environ.get("PATH", os.defpath))
+        inherited["PATH"] = os.pathsep.join(path)
+    return {
+        **_ENVIRONMENT,
+        **inherited,
+        "SGLANG_RUST_SERVER": "1" if config.frontend == "rust" else "0",
+        # Its /health would send a request without log-probabilities, too, and at any time.
+        "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
+    }

@@ -10,8 +10,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, DjangoHelpFormatter
 
 from backend.launch import LaunchError
+from backend.options import Options
 from backend.profiles import DEFAULT_SGLANG_PROFILE, PROFILES
-from backend.serve import Options, serve
+from backend.serve import serve
 
 _HELP = """\
 Start the engine and serve the public API.
@@ -80,6 +81,11 @@ class Command(BaseCommand):
             help="HTTP front of SGLang; overrides OPENJEV_FRONTEND",
         )
         parser.add_argument(
+            "--print-command",
+            action="store_true",
+            help="show how the engine would be started, and start nothing",
+        )
+        parser.add_argument(
             "sglang_flags", nargs="*", metavar="FLAG", help="after two dashes: flags for SGLang"
         )
 
@@ -94,6 +100,7 @@ class Command(BaseCommand):
             engine_only=options["engine_only"],
             sglang_python=options["sglang_python"],
             frontend=options["frontend"],
+            print_command=options["print_command"],
             sglang_flags=tuple(options["sglang_flags"]),
         )
         try:
