@@ -77,13 +77,14 @@ class ControlStrings:
         # The longest first, so that a token wins over another one that begins it.
         self.texts = tuple(sorted(set(texts), key=lambda text: (-len(text), text)))
         self._pattern = re.compile("|".join(map(re.escape, self.texts)) or "(?!)")
+        self._separator = re.compile(f"({self._pattern.pattern})")
         self._starts = frozenset(text[:n] for text in self.texts for n in range(1, len(text)))
         self._ends = frozenset(text[n:] for text in self.texts for n in range(1, len(text)))
         self._longest = max(map(len, self.texts), default=0)
 
     def split(self, text: str) -> list[str]:
         """Cut `text` into plain text and control strings, alternating; plain text comes first."""
-        return re.split(f"({self._pattern.pattern})", text)
+        return self._separator.split(text)
 
     def conceal(self, text: str, placeholders: "Placeholders", *, compared: bool = False) -> str:
         """Put placeholders where `text` is, or could be glued into, a control string.
@@ -113,8 +114,6 @@ class Placeholders:
     def __init__(self) -> None:
         self._nonce = f"x{secrets.token_hex(16)}x"  # a caller cannot have known it
         self._kept: list[str] = []
-        # Templates may capitalise a name.
-        self._pattern = re.compile(f"{self._nonce}([0-9]+)x", re.IGNORECASE)
         self.slot = f"{self._nonce}slotx"
         """Stands for a text that is not known yet."""
 
@@ -131,9 +130,14 @@ class Placeholders:
         Raises:
             TemplateRefused: the template cut a placeholder apart, so text would be lost.
         """
-        if self._nonce[:16] in self._pattern.sub("", rendered).lower():
+        beginning = self._nonce[:16]
+        if beginning not in rendered.lower():
+            return rendered
+        # Templates may capitalise a name.
+        pattern = re.compile(f"{self._nonce}([0-9]+)x", re.IGNORECASE)
+        if beginning in pattern.sub("", rendered).lower():
             raise TemplateRefused("it cuts text apart that must stay whole")
-        return self._pattern.sub(lambda found: self._kept[int(found[1])], rendered)
+        return pattern.sub(lambda found: self._kept[int(found[1])], rendered)
 
 
 def conceal_messages(
