@@ -24,7 +24,7 @@ _PROBE: tuple[Message, ...] = (
 async def require_fit(
     engine: Engine, tokenizer: ChatTokenizer, config: Config, *, deadline: float
 ) -> EngineDescription:
-    """Ask an engine what it is, and check that it fits.
+    """Ask an engine what it is, and check that it fits settings and tokenizer.
 
     Args:
         engine: which knows its vocabulary's size from `tokenizer`.
@@ -35,6 +35,19 @@ async def require_fit(
     Raises:
         EngineMismatch: it does not fit, and will not until somebody changes something.
         EngineError: it cannot be asked (yet).
+    """
+    described = await require_described(engine, config, deadline=deadline)
+    await _require_vocabulary(engine, tokenizer, config, deadline)
+    await _require_tokenizer(engine, tokenizer, config, deadline)
+    return described
+
+
+async def require_described(
+    engine: Engine, config: Config, *, deadline: float
+) -> EngineDescription:
+    """Ask an engine what it is, one real call included, and check that it fits the settings.
+
+    Args and errors are those of `require_fit`.
     """
     try:
         described = await engine.describe(deadline=deadline)
@@ -51,8 +64,6 @@ async def require_fit(
     _require_model(described, config)
     _require_flags(described, config)
     _require_length(described, config)
-    await _require_vocabulary(engine, tokenizer, config, deadline)
-    await _require_tokenizer(engine, tokenizer, config, deadline)
     return described
 
 

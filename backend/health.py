@@ -9,18 +9,15 @@ from collections.abc import Iterator
 from backend.client import EngineClient
 from backend.config import Config
 from backend.errors import EngineError
+from backend.fit import require_described
 
 _FIRST_PAUSE_SECONDS = 0.1
 # a large model loads for minutes: asked less and less often, but told of at most this late
 _LONGEST_PAUSE_SECONDS = 1.0
 # SGLang's /health takes at least a second: it runs a token through the model
 _PROBE_SECONDS = 5.0
-_DESCRIBE_SECONDS = 10.0
+_DESCRIBE_SECONDS = 30.0  # the first call of a fresh SGLang may compile something
 _WATCH_PAUSE_SECONDS = 5.0
-
-
-class WrongModel(Exception):
-    """Something else answers where the engine should; a complete sentence that says what."""
 
 
 async def wait_until_healthy(url: str, *, seconds: float) -> bool:
@@ -52,23 +49,23 @@ async def wait_until_serving(config: Config, *, seconds: float) -> bool:
     """Wait until the engine has answered a real call for a label's log-probability.
 
     Args:
-        config: the engine's address and key, and the model that it must serve.
+        config: the engine's address and key, and what it must be.
         seconds: how long to keep asking.
 
     Returns:
         Whether it did so in time.
 
     Raises:
-        WrongModel: what answers serves another model.
+        EngineMismatch: what answers is not what it must be.
     """
     loop = asyncio.get_running_loop()
     client = EngineClient(config.backend_url, api_key=config.backend_api_key)
-    served = None
     try:
         async with asyncio.timeout(seconds):
             for pause in _pauses():
                 try:
-                    served = await client.describe(deadline=loop.time() + _DESCRIBE_SECONDS)
+                    deadline = loop.time() + _DESCRIBE_SECONDS
+                    await require_described(client, config, deadline=deadline)
                     break
                 except EngineError:
                     await asyncio.sleep(pause)
@@ -76,11 +73,6 @@ async def wait_until_serving(config: Config, *, seconds: float) -> bool:
         return False
     finally:
         await client.aclose()
-    if served is not None and served.model != config.served_model_name:
-        raise WrongModel(
-            f"What answers at {config.backend_url} serves {served.model!r}, not "
-            f"{config.served_model_name!r}."
-        )
     return True
 
 

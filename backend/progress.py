@@ -36,10 +36,14 @@ class StartProgress:
         """Since the start began."""
         return self._loop.time() - self._began
 
+    def has_reached(self, phase: Phase) -> bool:
+        """Whether the start is in this phase, or beyond it."""
+        return _ORDER.index(self.phase) >= _ORDER.index(phase)
+
     def heard(self, text: str) -> None:
         """Take note of a line of the engine's. Phases only go forward: several workers may tell."""
         phase = phase_of(text)
-        if phase is not None and _ORDER.index(phase) > _ORDER.index(self.phase):
+        if phase is not None and not self.has_reached(phase):
             self.phase = phase
             self._news.set()
 

@@ -8,26 +8,19 @@ engine's protocol.
 
 import asyncio
 import logging
-import re
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from backend.config import Config
 from backend.engine_log import Phase
-from backend.health import (
-    WrongModel,
-    wait_until_healthy,
-    wait_until_serving,
-    wait_until_silent,
-)
 from backend.lifespan import Lifespan, StartupRefused
 from backend.progress import StartProgress
 from backend.supervisor import EngineProcess
+from backend.watchers import FAILED, Watched
 
 logger = logging.getLogger(__name__)
 
-FAILED = 1
 CUT_SHORT = 130
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -37,7 +30,6 @@ _CLOSING_SECONDS = 5.0
 _DEAD_SECONDS = 0.5
 _WRITING_SECONDS = 1.0
 _ENGINE_GRACE_SECONDS = 10.0
-_PORT_TAKEN = re.compile("address already in use", re.IGNORECASE)
 
 
 class Api(Protocol):
@@ -108,12 +100,8 @@ async def run(
         if engine is not None:
             engine.listen(progress.heard)
             await engine.start()
-        watchers = [_stop_asked(signals, say), _watch(engine, api, url, config, progress, say)]
-        if engine is not None:
-            watchers.append(_engine_ended(engine))
-        if lifespan is not None:
-            watchers.append(_refused(lifespan))
-        code = await _first(watchers)
+        watched = Watched(engine, lifespan, url, config, progress, say)
+        code = await _first([_stop_asked(signals, say), *watched.watchers()])
     except StartupRefused as error:
         logger.error("The API cannot start: %s.", error)
     except OSError as error:
@@ -146,68 +134,6 @@ async def _stop_asked(signals: _Signals, say: Callable[[str], None]) -> int:
     await signals.stop.wait()
     say("Stopping; a second signal stops at once.")
     return 0
-
-
-async def _watch(
-    engine: EngineProcess | None,
-    api: Api | None,
-    url: str,
-    config: Config,
-    progress: StartProgress,
-    say: Callable[[str], None],
-) -> int:
-    """Tell how the start goes, then watch over an engine of ours."""
-    seconds = config.startup_timeout
-    telling = asyncio.create_task(progress.tell())
-    try:
-        if api is None:
-            in_time = await wait_until_serving(config, seconds=seconds)
-        else:
-            in_time = await wait_until_healthy(url, seconds=seconds)
-    except WrongModel as error:
-        logger.error("%s", error)
-        return FAILED
-    finally:
-        telling.cancel()
-    if not in_time:
-        logger.error(
-            "Not ready within %g seconds (OPENJEV_STARTUP_TIMEOUT): giving up while %s.",
-            seconds,
-            progress.phase.value,
-        )
-        return FAILED
-    say(f"Ready in {progress.seconds:.1f} s at {url}. Ctrl-C stops it.")
-    if engine is None:  # one that runs elsewhere may come back
-        await asyncio.Event().wait()
-    else:
-        await wait_until_silent(config.backend_url, seconds=config.hang_timeout)
-        logger.error(
-            "The engine has not answered for %g seconds (OPENJEV_HANG_TIMEOUT) and counts as "
-            "dead. The last it said:%s",
-            config.hang_timeout,
-            _quoted(await engine.last_words()),
-        )
-    return FAILED
-
-
-async def _engine_ended(engine: EngineProcess) -> int:
-    code = await engine.wait()
-    words = await engine.last_words()
-    logger.error(
-        "The engine ended by itself (exit code %d). The last it said:%s", code, _quoted(words)
-    )
-    if any(map(_PORT_TAKEN.search, words)):
-        logger.error("Another server took the engine's port. Choose another with --backend-port.")
-    return FAILED
-
-
-async def _refused(lifespan: Lifespan) -> int:
-    logger.error("Giving up, since waiting cannot help: %s", await lifespan.refused())
-    return FAILED
-
-
-def _quoted(words: list[str]) -> str:
-    return "".join(f"\n    {line}" for line in words) or " nothing."
 
 
 async def _wind_up(

@@ -85,6 +85,7 @@ async def serve(options: argparse.Namespace, api_key: str | None) -> int:
     failed = asyncio.create_task(_failure(scheduler, options, threads))
     try:
         await web.TCPSite(runner, options.host, options.port).start()
+        logger.info("Loading weights from %s", options.gguf.name)
         scheduler.start()
         done, _ = await asyncio.wait(
             {orphaned, stopped, failed}, return_when=asyncio.FIRST_COMPLETED

@@ -7,14 +7,18 @@ import pytest
 
 from backend import health
 from backend.config import load_config
-from backend.health import WrongModel, wait_until_healthy, wait_until_serving, wait_until_silent
+from backend.errors import EngineMismatch
+from backend.health import wait_until_healthy, wait_until_serving, wait_until_silent
 from tests.support.fake_engine import Fault
 
 
 @pytest.fixture
 def config(fake_engine):
     return replace(
-        load_config({})[0], backend_url=fake_engine.url, served_model_name=fake_engine.model
+        load_config({})[0],
+        backend_url=fake_engine.url,
+        served_model_name=fake_engine.model,
+        max_input_tokens=fake_engine.context_length - 10,
     )
 
 
@@ -38,7 +42,7 @@ async def test_nobody_listening_is_not_healthy_yet():
 
 
 async def test_serving_needs_a_real_answer_besides_health(fake_engine, config):
-    fake_engine.play(Fault.NAN)
+    fake_engine.play(Fault.QUEUE_FULL)
     waiting = asyncio.create_task(wait_until_serving(config, seconds=10))
     await fake_engine.wait_for(lambda engine: len(engine.calls) >= 2)
     assert not waiting.done()
@@ -46,16 +50,29 @@ async def test_serving_needs_a_real_answer_besides_health(fake_engine, config):
     assert await waiting
 
 
+async def test_an_engine_that_never_answers_is_not_serving(fake_engine, config):
+    fake_engine.play(Fault.HANG)
+    assert not await wait_until_serving(config, seconds=0.2)
+
+
 async def test_serving_is_asked_with_the_engines_key(fake_engine, config):
     fake_engine.api_key = "secret"
-    assert not await wait_until_serving(config, seconds=0.3)
     assert await wait_until_serving(replace(config, backend_api_key="secret"), seconds=10)
 
 
-async def test_another_model_is_not_waited_for(fake_engine, config):
-    wrong = replace(config, served_model_name="other/model")
-    with pytest.raises(WrongModel, match=r"serves 'fake/model', not 'other/model'"):
-        await wait_until_serving(wrong, seconds=10)
+@pytest.mark.parametrize(
+    ("changes", "fault", "said"),
+    [
+        ({"served_model_name": "other/model"}, Fault.NONE, "serves 'fake/model'"),
+        ({"max_input_tokens": 100_000}, Fault.NONE, "OPENJEV_MAX_INPUT_TOKENS is 100000"),
+        ({}, Fault.NAN, "cannot be used"),
+        ({}, Fault.UNAUTHORISED, "cannot be used"),
+    ],
+)
+async def test_what_can_never_serve_is_not_waited_for(fake_engine, config, changes, fault, said):
+    fake_engine.play(fault)
+    with pytest.raises(EngineMismatch, match=said):
+        await wait_until_serving(replace(config, **changes), seconds=10)
 
 
 async def test_an_engine_that_answers_is_not_silent(fake_engine):

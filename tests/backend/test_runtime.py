@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from backend import runtime
+from backend import watchers
 from backend.config import load_config
-from backend.health import WrongModel
+from backend.errors import EngineMismatch
 from backend.lifespan import StartupRefused
 from backend.runtime import run
 
@@ -129,7 +129,7 @@ class Probes:
 async def probes(monkeypatch):
     probes = Probes()
     for name in ("wait_until_healthy", "wait_until_serving", "wait_until_silent"):
-        monkeypatch.setattr(runtime, name, getattr(probes, name))
+        monkeypatch.setattr(watchers, name, getattr(probes, name))
     return probes
 
 
@@ -315,6 +315,26 @@ async def test_a_failure_while_draining_still_stops_the_engine(log, probes, capl
     assert log[-1] == "engine stops 10"
 
 
+@pytest.mark.parametrize(
+    ("line", "reason", "hinted"),
+    [
+        ("Load weight begin.", "The engine at http://engine serves 'other'.", True),
+        ("Load weight begin.", "The tokenizer does not fit.", False),
+        ("Uvicorn running on http://engine", "The engine at http://engine serves 'other'.", False),
+    ],
+)
+async def test_what_answers_before_the_engine_can_is_told(
+    log, probes, caplog, line, reason, hinted
+):
+    engine, lifespan = StandInEngine(log), StandInLifespan(log)
+    task = start(log, engine=engine, lifespan=lifespan)
+    await until(log, "engine starts")
+    engine.hears(line)
+    lifespan.reason.set_result(reason)
+    assert await task == 1
+    assert ("If another server took its port" in caplog.text) is hinted
+
+
 async def test_the_engine_alone_is_asked_for_a_real_answer(log, probes):
     probes.serving.set_result(True)
     task = start(log, api=None, lifespan=None)
@@ -325,7 +345,7 @@ async def test_the_engine_alone_is_asked_for_a_real_answer(log, probes):
 
 
 async def test_the_engine_alone_is_not_waited_for_where_another_answers(log, probes, caplog):
-    probes.serving.set_exception(WrongModel("What answers there serves 'other'."))
+    probes.serving.set_exception(EngineMismatch("What answers there serves 'other'."))
     assert await start(log, api=None, lifespan=None) == 1
     assert "serves 'other'" in caplog.text
 

@@ -55,7 +55,7 @@ def test_running_engine_answers_and_reuses(tiny_engine: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_ends_it_with_code_0_and_its_log_is_one_line(
+def test_signal_ends_it_with_code_0_and_its_log_is_two_lines(
     tiny_gguf: Path, number: signal.Signals
 ) -> None:
     port = free_port()
@@ -67,7 +67,8 @@ def test_signal_ends_it_with_code_0_and_its_log_is_one_line(
     process.send_signal(number)
     _, log = process.communicate(timeout=WAIT)
     assert process.returncode == 0
-    (line,) = log.decode().splitlines()
+    loading, line = log.decode().splitlines()
+    assert "Loading weights from tiny.gguf" in loading
     assert "Engine ready: tiny.gguf" in line
     assert "1 threads" in line
 
