@@ -51,6 +51,13 @@ HOME = "/opt/openjev"
 SOURCE = f"{HOME}/source"
 PYTHON = f"{HOME}/environment/bin/python"
 CACHE = "/cache"
+# SGLang's environment stays as it comes. OpenJev gets its own, with the pip of the other.
+_PIP = f"python3 -m pip --python {PYTHON} install --no-cache-dir"
+INSTALL = (
+    f"python3 -m venv --without-pip {HOME}/environment",
+    f"{_PIP} -r {HOME}/requirements.txt",
+    f"{_PIP} --no-deps -r {HOME}/requirements-pages.txt",
+)
 
 
 def container_settings(environ: Mapping[str, str]) -> dict[str, str]:
@@ -97,18 +104,12 @@ def keys(environ: Mapping[str, str]) -> modal.Secret:
     return modal.Secret.from_dict({name: environ.get(name) or None for name in KEYS})
 
 
-# SGLang's environment stays as it comes. OpenJev gets its own, with pip borrowed from the image.
 image = (
     modal.Image.from_registry(SGLANG_IMAGE)
     .entrypoint([])
     .add_local_file(HERE / "requirements.txt", f"{HOME}/requirements.txt", copy=True)
     .add_local_file(HERE / "requirements-pages.txt", f"{HOME}/requirements-pages.txt", copy=True)
-    .run_commands(
-        f"python3 -m venv --without-pip {HOME}/environment",
-        f"python3 -m pip --python {PYTHON} install --no-cache-dir -r {HOME}/requirements.txt",
-        f"python3 -m pip --python {PYTHON} install --no-cache-dir --no-deps"
-        f" -r {HOME}/requirements-pages.txt",
-    )
+    .run_commands(*INSTALL)
     .add_local_file(HERE / "manage.py", f"{SOURCE}/manage.py")
 )
 for package in ("backend", "evaluations", "openjev_site"):

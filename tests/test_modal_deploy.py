@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import modal_deploy
+from backend.profiles import DEFAULT_SGLANG_PROFILE
 from tests.conftest import free_port
 from tests.support.fake_modal import ControlPlane, modal_command
 
@@ -93,6 +94,10 @@ async def test_settings_go_along_in_the_environment_and_keys_in_a_secret(tmp_pat
     assert environment["OPENJEV_API_KEY"] == "k-1"
     assert "OPENJEV_MAX_ANSWERS" not in environment
     assert not [command for command in plane.dockerfile if "OPENJEV" in command]
+
+
+def test_the_profile_is_the_one_that_sglang_has_without_one():
+    assert modal_deploy.DEFAULT_PROFILE == DEFAULT_SGLANG_PROFILE
 
 
 def test_a_named_secret_is_used_instead_of_the_keys_of_this_shell(monkeypatch):

@@ -361,7 +361,7 @@ def test_the_command_exits_with_an_error_for_a_rough_model_unless_told_otherwise
     rough = Server(choose=lambda state, q: 0.5 if q["type"] == "noul" else 0)
     with pytest.raises(CommandError, match="rough"):
         command(rough)
-    assert "rough" in command(rough, "--allow-rough")
+    assert "which --allow-rough allows" in command(rough, "--allow-rough")
 
 
 def test_the_command_exits_with_an_error_for_a_broken_server(command):

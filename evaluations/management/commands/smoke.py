@@ -13,11 +13,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from backend.setting_values import http_url
 from evaluations.smoke import Report, run
 
+_ROUGH = "The server works, but its model is rough: answers marked ✗ above make no sense"
 _VERDICTS = {
     "ok": "The server works and its answers make sense.",
     "rough": (
-        "The server works, but the model behind it is rough: answers marked ✗ above make no sense. "
-        "Use a better model, or pass --allow-rough where only the mechanics matter."
+        f"{_ROUGH}. Use a better model, or pass --allow-rough where only the mechanics matter."
     ),
     "failed": "The server does not work as it should.",
 }
@@ -67,7 +67,10 @@ class Command(BaseCommand):
         self._print(report)
         if options["output"]:
             _write(report, options["output"])
-        if report.verdict == "failed" or (report.verdict == "rough" and not options["allow_rough"]):
+        if report.verdict == "rough" and options["allow_rough"]:
+            self.stdout.write(f"{_ROUGH}, which --allow-rough allows.")
+            return
+        if report.verdict != "ok":
             raise CommandError(_VERDICTS[report.verdict])
         self.stdout.write(_VERDICTS[report.verdict])
 
