@@ -159,7 +159,8 @@ async def test_client_that_leaves_ends_its_calls(served: Serve, calls: int, fron
         await engine.wait_for(running(calls))
         under_way = engine.calls[-calls:]
         leaving.set()
-        reply = await asked
+        async with asyncio.timeout(LATE_SECONDS):
+            reply = await asked
         assert reply.events == [], "nobody is there to read it"
         await product.settle()
         ended = {*(engine.aborts if front == "python" else engine.disconnects)}
