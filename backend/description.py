@@ -90,17 +90,27 @@ class EngineDescription:
 def parse_served_model(body: bytes) -> tuple[str, int | None]:
     """Read `/v1/models`: the served name, and the context length in tokens if it is told.
 
+    Returns:
+        Name and length. A router in front of engines with different models lists them all, and
+        uses any of them for anything: the name is then all names, which is nobody's.
+
     Raises:
         EngineProtocolError: there is no name, or the length is not one.
     """
     entries = parse_object(body).get("data")
-    entry = entries[0] if isinstance(entries, list) and entries else None
-    if not isinstance(entry, dict):
+    # adapters, which SGLang lists behind their model, have a parent
+    models = [
+        entry
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, dict) and entry.get("parent") is None
+    ]
+    if not models:
         raise EngineProtocolError("The engine's /v1/models lists no model.")
-    name, length = entry.get("id"), entry.get("max_model_len")
-    if not isinstance(name, str) or not (length is None or (is_integer(length) and length > 0)):
+    names = {model["id"] for model in models if isinstance(model.get("id"), str)}
+    length = models[0].get("max_model_len")
+    if not names or not (length is None or (is_integer(length) and length > 0)):
         raise EngineProtocolError("The engine's /v1/models lacks the model's name or length.")
-    return name, length
+    return ", ".join(sorted(names)), length
 
 
 def parse_details(path: str, body: bytes) -> ServerDetails:

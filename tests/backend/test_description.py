@@ -110,6 +110,16 @@ def test_a_router_names_the_model_but_no_length():
     assert parse_served_model(body) == ("m", None)
 
 
+def test_an_adapter_is_not_a_model_of_its_own():
+    body = b'{"data":[{"id":"m","max_model_len":9},{"id":"a","parent":"m","max_model_len":9}]}'
+    assert parse_served_model(body) == ("m", 9)
+
+
+def test_a_router_in_front_of_different_models_serves_none_of_them():
+    body = b'{"data":[{"id":"two"},{"id":"one"}]}'
+    assert parse_served_model(body) == ("one, two", None)
+
+
 @pytest.mark.parametrize(
     "models",
     [{}, {"data": []}, {"data": [1]}, {"data": [{"max_model_len": 5}]},
