@@ -1,6 +1,7 @@
 """Fixtures that more than one package needs."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -54,21 +56,30 @@ def light_weights() -> Path:
     return locate(load_config({**os.environ, **wanted})[0])
 
 
-@pytest.fixture(scope="session")
-def tiny_engine(tiny_gguf: Path) -> Iterator[str]:
-    """The address of a running embedded engine on the tiny model (mark such tests `process`)."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "backend.embedded", "--gguf", str(tiny_gguf)]
+@contextmanager
+def running_engine(gguf: Path, port: int) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Start the embedded engine on a tiny model; give its address, healthy soon, and its process.
+
+    At the end it is stopped, even if a test has left it paused.
+    """
+    command = [sys.executable, "-m", "backend.embedded", "--gguf", str(gguf)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny/random"]
     command += ["--context-length", "8192", "--cache-bytes", str(2**27)]
     process = subprocess.Popen(command, cwd=Path(__file__).parent.parent)
     try:
-        wait_until_healthy(url, process)
-        yield url
+        yield f"http://127.0.0.1:{port}", process
     finally:
+        process.send_signal(signal.SIGCONT)
         process.terminate()
         process.wait(10)
+
+
+@pytest.fixture(scope="session")
+def tiny_engine(tiny_gguf: Path) -> Iterator[str]:
+    """The address of a running embedded engine on the tiny model (mark such tests `process`)."""
+    with running_engine(tiny_gguf, free_port()) as (url, process):
+        wait_until_healthy(url, process)
+        yield url
 
 
 @pytest.fixture
