@@ -7,8 +7,8 @@ so that it works on any machine. Neither starts an engine.
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from backend.checkpoint import expected_directory, is_pinned, tokenizer_directory
@@ -28,6 +28,15 @@ from backend.sglang import (
 _HIDDEN = "***"
 
 
+@contextmanager
+def _stopping_the_start() -> Iterator[None]:
+    try:
+        yield
+    except TokenizerError as error:
+        raise LaunchError(str(error)) from None
+
+
+@_stopping_the_start()
 def ready_sglang(
     options: Options, config: Config, resources: ExitStack, say: Callable[[str], None]
 ) -> EngineCommand:
@@ -47,20 +56,18 @@ def ready_sglang(
     version = installed_version(python)
     if version != TESTED_VERSION:
         say(f"Warning: SGLang {version} is not {TESTED_VERSION}, with which OpenJev is tested.")
-    try:
-        tokenizer = tokenizer_directory(config)
-        if not is_pinned(config):
-            say(
-                f"Warning: {config.model} is not pinned, so another start may serve other weights. "
-                "Set OPENJEV_REVISION to a commit."
-            )
-    except TokenizerError as error:
-        raise LaunchError(str(error)) from None
+    tokenizer = tokenizer_directory(config)
+    if not is_pinned(config):
+        say(
+            f"Warning: {config.model} is not pinned, so another start may serve other weights. Set "
+            "OPENJEV_REVISION to a commit."
+        )
     say(f"SGLang  {version}, {config.frontend} front, {python}")
     key = resources.enter_context(key_file(config))
     return _sglang(options, config, python, tokenizer=str(tokenizer), key_file=key)
 
 
+@_stopping_the_start()
 def foretold(options: Options, config: Config) -> EngineCommand:
     """How the engine would be started, as far as this machine can tell.
 
@@ -74,10 +81,7 @@ def foretold(options: Options, config: Config) -> EngineCommand:
         return embedded_command(config, path, port=options.backend_port)
     given = os.path.expanduser(options.sglang_python or "python")
     python = Path(shutil.which(given) or given)
-    try:
-        tokenizer = expected_directory(config) or config.model
-    except TokenizerError as error:
-        raise LaunchError(str(error)) from None
+    tokenizer = expected_directory(config) or config.model
     key = Path(_HIDDEN) if checks_keys(config) else None
     return _sglang(options, config, python, tokenizer=str(tokenizer), key_file=key)
 

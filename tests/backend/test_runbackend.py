@@ -9,8 +9,8 @@ from django.core.management import CommandError, call_command
 
 from backend.launch import LaunchError
 from backend.management.commands import runbackend
+from backend.options import Options
 from backend.profiles import PROFILES
-from backend.serve import Options
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -43,9 +43,20 @@ def test_defaults(given, capsys):
 def test_every_option_arrives(given):
     run("--profile", "qwen36", "--host", "::", "--port", "80", "--connect", "http://gpu:1")
     run("--backend-port", "65535", "--engine-only")
+    run("--sglang-python", "python", "--frontend", "python", "--print-command")
     assert given == [
         Options("qwen36", "::", 80, 30000, "http://gpu:1", False),
         Options(None, "127.0.0.1", 8000, 65535, None, True),
+        Options(sglang_python="python", frontend="python", print_command=True),
+    ]
+
+
+def test_what_follows_two_dashes_is_sglangs(given):
+    run("--sglang-python", "python", "--port", "80", "--", "--device", "cpu", "--port=1", "--tp")
+    assert given == [
+        Options(
+            sglang_python="python", port=80, sglang_flags=("--device", "cpu", "--port=1", "--tp")
+        )
     ]
 
 
@@ -57,6 +68,7 @@ def test_every_option_arrives(given):
         ("--port", "http"),
         ("--port", "-1"),
         ("--profile", "gpt"),
+        ("--frontend", "go"),
         ("--connect", "http://gpu:1", "--engine-only"),
     ],
 )
@@ -86,7 +98,7 @@ def test_an_interrupted_download_is_130(monkeypatch):
 
 
 @pytest.mark.process
-def test_help_needs_no_model_and_says_what_is_not_done():
+def test_help_needs_no_model_and_names_every_profile():
     shown = subprocess.run(
         [sys.executable, "manage.py", "runbackend", "--help"],
         cwd=ROOT,
@@ -97,8 +109,24 @@ def test_help_needs_no_model_and_says_what_is_not_done():
     ).stdout
     for profile in PROFILES.values():
         assert profile.summary in shown
-    assert "SGLang is not" in shown
     assert "--connect" in shown
+    assert "--sglang-python /opt/sglang/bin/python -- --mem-fraction-static" in shown
+
+
+@pytest.mark.process
+def test_the_command_is_shown_where_there_is_no_sglang():
+    options = ["--sglang-python", "/nowhere/python", "--print-command", "--", "--dtype", "half"]
+    shown = subprocess.run(
+        [sys.executable, "manage.py", "runbackend", *options],
+        cwd=ROOT,
+        env={"PATH": "", "OPENJEV_BACKEND_API_KEY": "sesame", "OPENJEV_FRONTEND": "python"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "/nowhere/python -m sglang.launch_server" in shown
+    assert "--dtype half" in shown
+    assert "sesame" not in shown
 
 
 @pytest.mark.process

@@ -1,14 +1,17 @@
 """What is settled and looked at before anything starts."""
 
 import socket
+from contextlib import ExitStack
 
 import pytest
 from django.conf import settings
 
 from backend import serve as serving
 from backend.launch import LaunchError
-from backend.serve import Options, configure, serve
+from backend.options import Options, configure
+from backend.serve import serve
 from tests.conftest import free_port
+from tests.support.interpreter import write_interpreter
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - named, never listened on
 
@@ -41,33 +44,6 @@ def told(options, check=list):
     return code, lines
 
 
-def test_the_command_line_is_applied_to_the_settings():
-    config = configure(Options(profile="embedded-0.5b", backend_port=31000))
-    assert settings.OPENJEV is config
-    assert config.profile == "embedded-0.5b"
-    assert config.served_model_name == "Qwen/Qwen2.5-Coder-0.5B-Instruct"
-    assert config.backend_url == "http://127.0.0.1:31000"
-
-
-def test_without_a_profile_the_environments_holds(monkeypatch):
-    monkeypatch.setenv("OPENJEV_PROFILE", "qwen36")
-    assert configure(Options()).profile == "qwen36"
-
-
-def test_a_variable_still_overrides_the_profile_of_the_command_line(monkeypatch):
-    monkeypatch.setenv("OPENJEV_MAX_INPUT_TOKENS", "777")
-    assert configure(Options(profile="embedded")).max_input_tokens == 777
-
-
-def test_connecting_sets_the_engines_address():
-    assert configure(Options(connect="http://gpu:30000/")).backend_url == "http://gpu:30000"
-
-
-def test_an_address_that_is_none_names_the_option():
-    with pytest.raises(LaunchError, match="--connect is 'gpu:30000'"):
-        configure(Options(connect="gpu:30000"))
-
-
 def test_bad_settings_are_checked_with_the_profile_applied_before_anything_starts(started):
     def check():
         assert settings.OPENJEV.profile == "embedded-0.5b"
@@ -78,17 +54,52 @@ def test_bad_settings_are_checked_with_the_profile_applied_before_anything_start
     assert started == {}
 
 
-def test_a_profile_for_sglang_is_not_started_but_can_be_connected_to(started):
-    with pytest.raises(LaunchError, match=r"needs SGLang.*--connect"):
+def test_options_that_contradict_each_other_stop_the_start(started):
+    with pytest.raises(LaunchError, match="needs SGLang"):
         told(Options(profile="qwen36"))
     assert started == {}
 
 
-def test_one_port_cannot_serve_both_api_and_engine(started):
-    port = free_port()
-    with pytest.raises(LaunchError, match=rf"both listen on port {port}"):
-        told(Options(port=port, backend_port=port))
+def test_the_command_is_shown_without_starting_anything_even_where_ports_are_taken(started):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, (line,) = told(Options(profile="qwen36", backend_port=port, print_command=True))
+    assert code == 0
+    assert f"--port {port}" in line
     assert started == {}
+
+
+def test_sglang_is_made_ready_but_started_by_the_runtime(started, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENJEV_MODEL", str(tmp_path))
+    python = write_interpreter(tmp_path / "python")
+    options = Options(sglang_python=str(python), backend_port=free_port(), engine_only=True)
+    code, lines = told(options)
+    assert code == 7
+    assert started["engine"].group is None
+    assert lines[1] == f"SGLang  0.5.19, rust front, {python}"
+
+
+async def test_sglang_is_run_where_the_user_is_with_what_was_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENJEV_MODEL", str(tmp_path))
+    monkeypatch.setenv("OPENJEV_BACKEND_API_KEY", "sesame")
+    python = write_interpreter(tmp_path / "python", started='pwd; echo "$0 $2 $4"; echo sesame')
+    options = Options(sglang_python=str(python), backend_port=free_port())
+    with ExitStack() as resources:
+        engine = serving._sglang_engine(options, configure(options), resources, print)
+        await engine.start()
+        await engine.wait()
+        words = await engine.last_words()
+        await engine.stop(0)
+    assert words == [str(tmp_path), f"{python} sglang.launch_server {tmp_path}", "***"]
+
+
+def test_a_key_that_the_rust_front_ignores_is_told_of(monkeypatch):
+    monkeypatch.setenv("OPENJEV_BACKEND_API_KEY", "sesame")
+    for frontend, warned in (("rust", True), ("python", False)):
+        options = Options(sglang_python="python", frontend=frontend)
+        warnings = serving._warnings(options, configure(options))
+        assert any("checks no key" in warning for warning in warnings) is warned
 
 
 def test_the_engine_alone_is_probed_itself(started):
