@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from backend.config import load_config
 from backend.embedded.gguf import GgufError
@@ -102,6 +103,14 @@ async def serve(options: argparse.Namespace, api_key: str | None) -> int:
         pool.close()
 
 
+def _is_about_us(record: logging.LogRecord) -> bool:
+    """Whether a line of aiohttp's log is not a caller's broken request, which it would quote.
+
+    Routers find out by one whether a server speaks HTTP/2.
+    """
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
 def _stop_event() -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -141,6 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     # whoever starts the engine adds time and name: runbackend does, and so does a journal
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    logging.getLogger("aiohttp.server").addFilter(_is_about_us)
     single_threaded_blas()
     config, problems = load_config()
     fatal = [problem.message for problem in problems if problem.fatal]

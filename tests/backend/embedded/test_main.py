@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -85,6 +86,21 @@ def test_key_of_the_environment_is_required_and_never_shown(tiny_gguf: Path) -> 
         process.terminate()
         _, log = process.communicate(timeout=WAIT)
     assert b"open-sesame" not in log
+
+
+def test_request_that_is_not_http_is_refused_and_not_quoted_in_the_log(tiny_gguf: Path) -> None:
+    port = free_port()
+    process = start(tiny_gguf, port)
+    try:
+        wait_until_healthy(f"http://127.0.0.1:{port}", process)
+        with socket.create_connection(("127.0.0.1", port), timeout=WAIT) as connection:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\na secret sentence")
+            assert connection.recv(100).startswith(b"HTTP/1.0 400 ")
+    finally:
+        process.terminate()
+        _, log = process.communicate(timeout=WAIT)
+    assert b"secret" not in log
+    assert b"Traceback" not in log
 
 
 def test_idle_engine_uses_no_cpu(tiny_gguf: Path) -> None:
