@@ -64,10 +64,10 @@ def container_settings(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of a container: caches on the volume, and the settings forwarded from here.
 
     Args:
-        environ: where the settings to forward are looked up.
+        environ: where the settings to forward are looked up, and the keys looked at.
 
     Raises:
-        SystemExit: a setting is not allowed, told here because it would cost a GPU to find out.
+        SystemExit: one is not allowed, told here because it would cost a GPU to find out.
     """
     settings = {
         "HF_HOME": f"{CACHE}/huggingface",
@@ -80,7 +80,7 @@ def container_settings(environ: Mapping[str, str]) -> dict[str, str]:
         "OPENJEV_DRAIN_TIMEOUT": str(DRAIN_SECONDS),
     } | {name: environ[name] for name in FORWARDED if environ.get(name)}
     if (HERE / "backend").is_dir():  # not so in a container
-        _refuse_unusable(settings)
+        _refuse_unusable(settings | {name: environ[name] for name in KEYS if name in environ})
     return settings
 
 
@@ -203,7 +203,7 @@ class Api:
 
 @app.server(
     image=image,
-    env=dict(container_settings(os.environ)),
+    env={**container_settings(os.environ)},  # a copy, because its values may be None there
     secrets=[keys(os.environ)],
     gpu="B200",
     cpu=CPU_CORES,

@@ -14,8 +14,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from modal._partial_function import _find_callables_for_obj
+from modal._partial_function import _PartialFunctionFlags as Flags
 
 import modal_deploy
+from backend.management.commands.runbackend import Command as RunBackend
 from backend.profiles import DEFAULT_SGLANG_PROFILE
 from tests.conftest import free_port
 from tests.support.fake_modal import ControlPlane, modal_command
@@ -111,6 +114,7 @@ def test_a_named_secret_is_used_instead_of_the_keys_of_this_shell(monkeypatch):
         ("OPENJEV_PROFILE", "qwen63", "must be one of"),
         ("OPENJEV_PROFILE", "embedded", "needs no GPU"),
         ("OPENJEV_FRONTEND", "go", "must be"),
+        ("OPENJEV_API_KEY", "of two words", "OPENJEV_API_KEY is a value that is not allowed"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_before_anything_is_deployed(name, value, reason):
@@ -229,6 +233,30 @@ def test_stopping_lets_the_api_end_by_itself_and_ends_no_container(api):
     one.stop(20)
     assert one.process.returncode == 0
     assert ended == []
+
+
+@pytest.mark.process
+def test_modal_starts_the_api_with_the_container_and_stops_it_with_it(monkeypatch):
+    monkeypatch.setattr(modal_deploy, "PORT", free_port())
+    monkeypatch.setattr(modal_deploy, "SOURCE", ROOT)
+    child = [sys.executable, "-c", CHILD, str(modal_deploy.PORT), "0", "1", "0"]
+    monkeypatch.setattr(modal_deploy, "command", lambda: child)
+    container = modal_deploy.OpenJev._get_user_cls()()
+    (start,) = _find_callables_for_obj(container, Flags.ENTER_POST_SNAPSHOT).values()
+    (stop,) = _find_callables_for_obj(container, Flags.EXIT).values()
+    start()
+    assert container.api.process.poll() is None
+    stop()
+    assert container.api.process.returncode == 0
+
+
+def test_a_container_runs_the_whole_product_with_the_sglang_of_its_image(monkeypatch):
+    monkeypatch.setattr(modal_deploy.shutil, "which", lambda name: f"/opt/sglang/bin/{name}")
+    python, script, name, *options = modal_deploy.command()
+    assert (python, script, name) == (modal_deploy.PYTHON, "manage.py", "runbackend")
+    chosen = RunBackend().create_parser("manage.py", "runbackend").parse_args(options)
+    assert (chosen.host, chosen.port) == ("0.0.0.0", 8000)  # noqa: S104
+    assert chosen.sglang_python == "/opt/sglang/bin/python3"
 
 
 @pytest.mark.process
