@@ -33,12 +33,15 @@ except importlib.metadata.PackageNotFoundError:
 _EVERY_MODEL = (
     *("--chunked-prefill-size", "8192"),
     *("--max-running-requests", "128"),
-    *("--max-queued-requests", "512"),  # one more is answered 503 instead of waiting for ever
     "--enable-metrics",
     *("--log-level-http", "warning"),  # or every call is a line in the log
     # Its own warm-up asks for no log-probabilities. Where such a request meets one of ours in a
     # batch, SGLang dies (its issue 34719); our first calls warm it up just as well.
     "--skip-server-warmup",
+)
+_PYTHON_FRONT = (
+    # One more is answered 503 instead of waiting. On the Rust front it would never be answered.
+    *("--max-queued-requests", "512"),
 )
 # These give way to what the user's own environment says.
 _ENVIRONMENT = {
@@ -132,6 +135,7 @@ def sglang_command(
             *("--port", str(port)),
             *("--context-length", str(config.max_input_tokens + _CONTEXT_MARGIN)),
             *_EVERY_MODEL,
+            *(_PYTHON_FRONT if config.frontend == "python" else ()),
             *config.selected.sglang_flags,
         ]
     )
