@@ -8,19 +8,21 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 from modal._partial_function import _find_callables_for_obj
 from modal._partial_function import _PartialFunctionFlags as Flags
+from modal_proto import api_pb2
 
 import modal_deploy
 from backend.management.commands.runbackend import Command as RunBackend
 from backend.profiles import DEFAULT_SGLANG_PROFILE
 from tests.conftest import free_port
+from tests.support.contract_server import ContractServer, over_http
 from tests.support.fake_modal import ControlPlane, modal_command
 
 ROOT = Path(__file__).parent.parent
@@ -140,41 +142,36 @@ def test_a_container_can_read_the_file_without_the_rest_of_the_project(tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "qwen36\n", "")
 
 
-class _Refuses(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        body = b'{"error": {"message": "A key is needed."}}'
-        self.send_response(401)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+async def modal_run(home: Path, server: Callable) -> tuple[int, str, dict, ControlPlane]:
+    report = home / "report.json"
+    with over_http(server) as url:
+        async with modal_command(home, server_url=url) as modal:
+            code, said = await modal("run", str(ROOT / "modal_deploy.py"), "--output", str(report))
+    written = json.loads(report.read_text())
+    assert written["url"] == url
+    return code, said, written, modal.plane
 
 
 @pytest.mark.process
-async def test_modal_run_asks_the_servers_address_writes_what_it_found_and_stops(tmp_path):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Refuses)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_address[1]}"
-    report = tmp_path / "report.json"
-    try:
-        async with modal_command(tmp_path, server_url=url) as modal:
-            code, said = await modal(
-                "run", str(ROOT / "modal_deploy.py"), "--output", str(report), "--timeout", "30"
-            )
-    finally:
-        server.shutdown()
-        server.server_close()
+async def test_modal_run_puts_a_temporary_server_through_the_smoke_test(tmp_path):
+    code, said, report, plane = await modal_run(tmp_path, ContractServer(not_ready=1))
+    assert code == 0, said
+    assert report["verdict"] == "ok"
+    assert report["startup_seconds"] == 1.5
+    assert "answers make sense" in said
+    (ended,) = plane.requests("AppClientDisconnect")
+    assert ended.reason == api_pb2.APP_DISCONNECT_REASON_ENTRYPOINT_COMPLETED
+
+
+@pytest.mark.process
+async def test_modal_run_fails_when_the_smoke_test_does_and_stops_all_the_same(tmp_path):
+    def refuse(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(401, json={"error": {"message": "A key is needed."}})
+
+    code, said, report, plane = await modal_run(tmp_path, refuse)
     assert code == 1, said
-    written = json.loads(report.read_text())
-    assert written["url"] == url
-    assert "A key is needed." in written["error"]
-    assert modal.plane.requests("AppClientDisconnect")  # which ends a temporary app
+    assert "A key is needed." in report["error"]
+    assert plane.requests("AppClientDisconnect")
 
 
 # A stand-in of `runbackend`: 503, then 200; how it takes SIGTERM and how it ends is told.

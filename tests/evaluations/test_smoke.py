@@ -15,92 +15,7 @@ from django.core.management import CommandError, call_command
 import evaluations.management.commands.smoke as smoke_command
 from evaluations.smoke import run
 from evaluations.smoke import session as smoke_session
-
-LIMIT = 64
-
-
-def right_answer(state: str, question: dict) -> int | float:
-    """What a good model says: an index, or the probability of yes."""
-    match question["type"]:
-        case "noul":
-            return 0.1 if "password" in question["instructions"] else 0.9
-        case "choice":
-            wanted = ("billing", "penguin")
-            return next((i for i, key in enumerate(question["criteria"]) if key in wanted), 0)
-        case _:
-            return len(question["criteria"]) - 1
-
-
-def answer(state: str, question: dict, choose: Callable) -> dict:
-    chosen = choose(state, question)
-    if question["type"] == "noul":
-        return {"type": "noul", "noul": chosen}
-    names = (
-        question["criteria"] if question["type"] == "choice" else range(len(question["criteria"]))
-    )
-    rest = 0.1 / (len(question["criteria"]) - 1)
-    shares = {str(name): 0.9 if i == chosen else rest for i, name in enumerate(names)}
-    if question["type"] == "choice":
-        return {
-            "type": "choice",
-            "choice": list(shares)[chosen],
-            "confidence": 0.5,
-            "probabilities": shares,
-        }
-    return {
-        "type": "score",
-        "score": sum(int(i) * p for i, p in shares.items()),
-        "confidence": 0.5,
-        "legend": dict(zip(shares, question["criteria"], strict=True)),
-        "probabilities": shares,
-    }
-
-
-class Server:
-    """A server of the contract in a function, with places to break it."""
-
-    def __init__(
-        self,
-        *,
-        choose=right_answer,
-        spoil=lambda body: body,
-        not_ready: int = 0,
-        status: int = 503,
-        limit: int = LIMIT,
-    ) -> None:
-        self.choose = choose
-        self.spoil = spoil
-        self.not_ready = not_ready
-        self.status = status
-        self.limit = limit
-        self.keys: list[str | None] = []
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.keys.append(request.headers.get("authorization"))
-        if request.url.path == "/health":
-            return httpx.Response(200, json={"status": "ok", "startup_seconds": 1.5})
-        if request.url.path == "/v1/limits":
-            return httpx.Response(200, json={"max_answers": self.limit})
-        if self.not_ready:
-            self.not_ready -= 1
-            return httpx.Response(self.status, json={"error": {"message": "Starting."}})
-        return self.evaluate(json.loads(request.content))
-
-    def evaluate(self, body: dict) -> httpx.Response:
-        questions = body["questions"]
-        if any(len(q.get("criteria", [])) > self.limit for q in questions.values()):
-            return httpx.Response(
-                422, json={"error": {"message": f"At most {self.limit} options."}}
-            )
-        answers = {i: answer(body["state"], q, self.choose) for i, q in questions.items()}
-        usage = {"input_tokens": 10, "output_tokens": len(questions) + 1}
-        headers = {
-            "x-openjev-model": "a-model",
-            "x-openjev-prefix-tokens": "61",
-            "server-timing": "prepare;dur=1.0, prefill;dur=20, branches;dur=3",
-        }
-        spoiled = self.spoil({"model": body["model"], "answers": answers, "usage": usage})
-        return httpx.Response(200, json=spoiled, headers=headers)
+from tests.support.contract_server import LIMIT, ContractServer
 
 
 def smoke(server: Callable, timeout: float = 30, say: Callable = print):
@@ -118,7 +33,7 @@ def failed_names(report) -> list[str]:
 
 
 def test_a_good_server_passes_every_check():
-    report = smoke(Server())
+    report = smoke(ContractServer())
     assert report.verdict == "ok"
     assert failed_names(report) == []
     assert {check.kind for check in report.checks} == {"mechanics", "meaning"}
@@ -131,7 +46,7 @@ def test_a_good_server_passes_every_check():
 
 
 def test_a_model_that_answers_nonsense_is_rough_not_broken():
-    report = smoke(Server(choose=lambda state, q: 0.5 if q["type"] == "noul" else 0))
+    report = smoke(ContractServer(choose=lambda state, q: 0.5 if q["type"] == "noul" else 0))
     assert report.verdict == "rough"
     assert all(check.kind == "meaning" for check in report.checks if not check.passed)
 
@@ -171,13 +86,13 @@ def leave_the_interval(body):
     ],
 )
 def test_a_broken_server_is_reported_as_broken(spoil, part_of_name):
-    report = smoke(Server(spoil=spoil))
+    report = smoke(ContractServer(spoil=spoil))
     assert report.verdict == "failed"
     assert any(part_of_name in name for name in failed_names(report))
 
 
 def test_a_server_whose_limit_does_not_hold_is_broken():
-    class Unlimited(Server):
+    class Unlimited(ContractServer):
         def evaluate(self, body: dict) -> httpx.Response:
             questions = body["questions"]
             for question in questions.values():
@@ -197,7 +112,7 @@ def test_an_answer_of_another_form_is_an_error_not_a_crash(body):
 
 @pytest.mark.parametrize("status", [502, 503, 504, 529])
 def test_a_server_that_is_starting_is_waited_for(status):
-    report = smoke(Server(not_ready=3, status=status))
+    report = smoke(ContractServer(not_ready=3, status=status))
     assert report.verdict == "ok"
     assert report.wait is not None
     assert report.wait >= 0.03
@@ -205,14 +120,14 @@ def test_a_server_that_is_starting_is_waited_for(status):
 
 def test_whoever_waits_is_told_what_for_but_not_each_time():
     said: list[str] = []
-    smoke(Server(not_ready=20), say=said.append)
+    smoke(ContractServer(not_ready=20), say=said.append)
     assert said == ["Waiting (0 s): The last answer was 503: Starting."]
 
 
 def test_a_long_wait_and_a_new_reason_are_told(monkeypatch):
     monkeypatch.setattr(smoke_session, "_SAY_AGAIN", 0.03)
     monkeypatch.setattr(smoke_session, "_SAY_CHANGED", 0.0)
-    server, said, asked = Server(not_ready=20), list[str](), []
+    server, said, asked = ContractServer(not_ready=20), list[str](), []
 
     def refuse_first(request: httpx.Request) -> httpx.Response:
         asked.append(request)
@@ -237,7 +152,7 @@ def test_refused_connections_are_waited_for_until_the_timeout():
 
 
 def test_a_server_that_never_becomes_ready_is_reported_with_its_own_words():
-    report = smoke(Server(not_ready=10**6), timeout=0.2)
+    report = smoke(ContractServer(not_ready=10**6), timeout=0.2)
     assert report.error is not None
     assert "Starting." in report.error
 
@@ -268,7 +183,7 @@ def test_a_machine_that_does_not_answer_at_all_is_tried_again():
 
 @pytest.mark.parametrize("limit", [10, 255])
 def test_other_limits_than_the_default_are_put_to_the_test(limit):
-    report = smoke(Server(limit=limit))
+    report = smoke(ContractServer(limit=limit))
     assert report.verdict == "ok"
     names = [check.name for check in report.checks]
     assert f"a question with {limit} answers is answered" in names
@@ -277,7 +192,7 @@ def test_other_limits_than_the_default_are_put_to_the_test(limit):
 
 @pytest.mark.parametrize("limit", [LIMIT, 255])
 def test_a_server_that_cannot_answer_many_options_is_broken(limit):
-    class Few(Server):
+    class Few(ContractServer):
         def evaluate(self, body: dict) -> httpx.Response:
             if any(len(q.get("criteria", [])) > 9 for q in body["questions"].values()):
                 return httpx.Response(502, json={"error": {"message": "Not so many."}})
@@ -291,7 +206,7 @@ def test_a_server_that_cannot_answer_many_options_is_broken(limit):
 
 
 def test_a_connection_that_breaks_midway_is_reported():
-    server, seen = Server(), []
+    server, seen = ContractServer(), []
 
     def break_later(request: httpx.Request) -> httpx.Response:
         seen.append(request)
@@ -305,7 +220,7 @@ def test_a_connection_that_breaks_midway_is_reported():
 
 
 def test_an_example_that_fails_the_second_time_is_reported():
-    server, seen = Server(), []
+    server, seen = ContractServer(), []
 
     def fail_second(request: httpx.Request) -> httpx.Response:
         seen.append(request.url.path)
@@ -346,7 +261,7 @@ def command(monkeypatch):
 
 def test_the_command_prints_a_report_and_writes_it_as_json(command, tmp_path):
     target = tmp_path / "report.json"
-    text = command(Server(), "--output", str(target))
+    text = command(ContractServer(), "--output", str(target))
     assert text.startswith("Asking http://x, which may take up to 1500 s")
     assert "(choice, noul, score)" in text
     assert "✓ mechanics probabilities sum to 1" in text
@@ -358,7 +273,7 @@ def test_the_command_prints_a_report_and_writes_it_as_json(command, tmp_path):
 
 
 def test_the_command_exits_with_an_error_for_a_rough_model_unless_told_otherwise(command):
-    rough = Server(choose=lambda state, q: 0.5 if q["type"] == "noul" else 0)
+    rough = ContractServer(choose=lambda state, q: 0.5 if q["type"] == "noul" else 0)
     with pytest.raises(CommandError, match="rough"):
         command(rough)
     assert "which --allow-rough allows" in command(rough, "--allow-rough")
@@ -366,7 +281,7 @@ def test_the_command_exits_with_an_error_for_a_rough_model_unless_told_otherwise
 
 def test_the_command_exits_with_an_error_for_a_broken_server(command):
     with pytest.raises(CommandError, match="does not work"):
-        command(Server(spoil=miscount), "--allow-rough")
+        command(ContractServer(spoil=miscount), "--allow-rough")
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://[", "nothing"])
@@ -393,12 +308,12 @@ def test_a_disk_that_fails_in_the_end_is_told(command, monkeypatch, tmp_path):
 
     monkeypatch.setattr(smoke_command.Path, "write_text", full)
     with pytest.raises(CommandError, match="No space left on device"):
-        command(Server(), "--output", str(tmp_path / "report.json"))
+        command(ContractServer(), "--output", str(tmp_path / "report.json"))
 
 
 def test_the_command_sends_the_configured_key(command, settings):
     settings.OPENJEV = replace(settings.OPENJEV, api_key="secret-key")
-    server = Server()
+    server = ContractServer()
     text = command(server)
     assert set(server.keys) == {"Bearer secret-key"}
     assert "secret-key" not in text
