@@ -29,7 +29,8 @@ _CLOSING_SECONDS = 5.0
 # calls to a dead engine fail at once: half a second to notice, and half to write the answers
 _DEAD_SECONDS = 0.5
 _WRITING_SECONDS = 1.0
-_ENGINE_GRACE_SECONDS = 10.0
+# SGLang looks every 5 s whether it was asked to end; killed, it leaves shared memory behind
+_ENGINE_GRACE_SECONDS = 15.0
 
 
 class Api(Protocol):

@@ -57,6 +57,7 @@ class EngineProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: asyncio.ReadTransport | None = None
         self._exited: asyncio.Future[int] | None = None
+        self._is_ending = False
         self._is_stopped = False
         self._listener: Callable[[str], None] = lambda text: None
 
@@ -117,6 +118,7 @@ class EngineProcess:
         """
         if self._process is None or self._exited is None or self._is_stopped:
             return
+        self._is_ending = True
         if grace > 0 and not self._exited.done():
             self._process.send_signal(signal.SIGTERM)
             await asyncio.wait([self._exited], timeout=grace)
@@ -132,6 +134,8 @@ class EngineProcess:
 
     def _heard(self, line: str) -> None:
         level, text = read_line(line)
+        if self._is_ending:
+            level = logging.DEBUG  # SGLang's ordinary end prints tracebacks
         self._last.append(text)
         logger.log(level, "%s", text)
         self._listener(text)

@@ -166,7 +166,7 @@ async def test_a_signal_drains_then_stops_the_engine_with_code_0(log, probes, nu
         "api closes",
         "app drains 12",
         "api finishes",
-        "engine stops 10",
+        "engine stops 15",
     ]
 
 
@@ -302,7 +302,7 @@ async def test_a_second_signal_cuts_the_engines_grace_short(log, probes):
     os.kill(os.getpid(), signal.SIGTERM)
     async with asyncio.timeout(5):
         assert await task == 130
-    assert log[-2:] == ["engine stops 10", "engine stops 0"]
+    assert log[-2:] == ["engine stops 15", "engine stops 0"]
 
 
 async def test_a_failure_while_draining_still_stops_the_engine(log, probes, caplog):
@@ -312,7 +312,7 @@ async def test_a_failure_while_draining_still_stops_the_engine(log, probes, capl
     os.kill(os.getpid(), signal.SIGTERM)
     assert await task == 0
     assert "broken application" in caplog.text
-    assert log[-1] == "engine stops 10"
+    assert log[-1] == "engine stops 15"
 
 
 @pytest.mark.parametrize(

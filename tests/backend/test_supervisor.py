@@ -180,6 +180,7 @@ class TestEngineProcess:
         await process.stop(10)
         assert await process.wait() == 0
         assert await process.last_words() == ["up", "closing"]
+        assert heard() == ["up"]  # an ordinary end is not worth a line
         assert not group_members(process.group)
 
     async def test_only_the_main_process_is_asked_to_end(self, heard):
