@@ -73,11 +73,8 @@ def _rendered(response: HttpResponseBase, request: Request) -> HttpResponseBase:
     ):
         return response
     content = response.rendered_content
-    plain = HttpResponse(
-        b"" if request.method == "HEAD" else content,
-        status=response.status_code,
-        headers=dict(response.items()),
-    )
+    plain = HttpResponse(b"" if request.method == "HEAD" else content, status=response.status_code)
+    plain.headers = response.headers
     plain["Content-Length"] = str(len(content))
     plain._has_been_logged = True  # type: ignore[attr-defined]
     return plain

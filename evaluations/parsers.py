@@ -204,15 +204,18 @@ def received_body(request: Request) -> bytes:
     return body
 
 
-def parsed_body(request: Request) -> Any:
+def parsed_body(request: Request, body: bytes) -> Any:
     """Read a request's body with the parser that its content type names; without one as JSON.
+
+    Args:
+        request: whose content type to look at.
+        body: what `received_body` gave.
 
     Raises:
         InvalidRequest: see `parse_json`.
         UnsupportedMediaType: no parser takes this content type.
     """
-    body = received_body(request)
-    if not body or not request.content_type:
+    if not body or request.META.get("CONTENT_TYPE", "") in {"", StrictJSONParser.media_type}:
         return parse_json(body)
     return request.data
 

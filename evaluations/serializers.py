@@ -5,6 +5,7 @@ lists every fault. Whether a model is served and how many tokens there are is de
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from django.conf import settings
@@ -42,6 +43,10 @@ class ObjectSerializer(serializers.Serializer[Any]):
     It keeps nothing of a request, so one instance serves all of them.
     """
 
+    @cached_property
+    def _read(self) -> list[tuple[str, Any]]:
+        return list(self.fields.items())
+
     def run_validation(self, data: Any = None) -> dict[str, Any]:
         """Read an object.
 
@@ -56,7 +61,7 @@ class ObjectSerializer(serializers.Serializer[Any]):
         """
         values: dict[str, Any] = {}
         faults: list[Fault] = []
-        for name, field in self.fields.items():
+        for name, field in self._read:
             try:
                 values[name] = _value_of(field, name, data)
             except FieldFaults as error:

@@ -155,6 +155,7 @@ def _wants_page(request: Request) -> bool:
 
 
 async def _read(request: Request) -> EvaluationRequest:
-    if len(received_body(request)) <= INLINE_BYTES:
-        return read_evaluation(parsed_body(request))
-    return await asyncio.to_thread(lambda: read_evaluation(parsed_body(request)))
+    body = received_body(request)
+    if len(body) <= INLINE_BYTES:
+        return read_evaluation(parsed_body(request, body))
+    return await asyncio.to_thread(lambda: read_evaluation(parsed_body(request, body)))

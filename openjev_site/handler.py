@@ -13,8 +13,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from django import db
 from django.conf import settings
 from django.core import signals
+from django.core.cache import close_caches
 from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, ASGIRequest, get_script_prefix
 from django.http import JsonResponse
@@ -27,6 +29,14 @@ from evaluations.errors import error_body
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
+
+
+if not settings.DATABASES:
+    # they look after connections to databases and caches, of which there are none
+    signals.request_started.disconnect(db.reset_queries)
+    signals.request_started.disconnect(db.close_old_connections)
+    signals.request_finished.disconnect(db.close_old_connections)
+    signals.request_finished.disconnect(close_caches)
 
 
 class Handler(ASGIHandler):
@@ -101,7 +111,7 @@ def _with_length(response: Any) -> Any:
 
 async def _end(task: asyncio.Task[None]) -> None:
     """Cancel a task that still runs, and take the exception it leaves."""
-    task.cancel()
-    await asyncio.wait((task,))
+    if task.cancel():
+        await asyncio.wait((task,))
     if not task.cancelled():
         task.exception()

@@ -6,11 +6,12 @@ from evaluations import views
 from openjev_site import pages
 
 urlpatterns: list[URLPattern | URLResolver] = [
+    # first, because addresses are tried in turn
+    path("v1/systemone", views.SystemOneView.as_view(), name="systemone"),
     *pages.urlpatterns,
     path("openapi.json", views.OpenAPIView.as_view(), name="openapi"),
     path("health", views.HealthView.as_view(), name="health"),
     path("health/live", views.LivenessView.as_view(), name="liveness"),
-    path("v1/systemone", views.SystemOneView.as_view(), name="systemone"),
     path("v1/models", views.ModelsView.as_view(), name="models"),
     path("v1/models/<path:name>", views.ModelView.as_view(), name="model"),
     path("v1/limits", views.LimitsView.as_view(), name="limits"),

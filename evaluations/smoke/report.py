@@ -39,9 +39,16 @@ class Report:
     error: str | None = None
 
     @property
+    def faults(self) -> list[str]:
+        """What is wrong with the service: mechanics that failed, and why the test ended early."""
+        failed = [c for c in self.checks if c.kind == "mechanics" and not c.passed]
+        faults = [f"It is not so that {c.name} ({c.found})." for c in failed]
+        return faults if self.error is None else [*faults, self.error]
+
+    @property
     def verdict(self) -> Literal["ok", "rough", "failed"]:
         """`failed`: the service is broken; `rough`: it works, but the model answers nonsense."""
-        if self.error or not all(c.passed for c in self.checks if c.kind == "mechanics"):
+        if self.faults:
             return "failed"
         return "ok" if all(c.passed for c in self.checks) else "rough"
 

@@ -71,8 +71,8 @@ class Command(BaseCommand):
             self.stdout.write(f"{_ROUGH}, which --allow-rough allows.")
             return
         if report.verdict != "ok":
-            raise CommandError(_VERDICTS[report.verdict])
-        self.stdout.write(_VERDICTS[report.verdict])
+            raise CommandError(" ".join([_VERDICTS[report.verdict], *report.faults]))
+        self.stdout.write(_VERDICTS["ok"])
 
     def _say(self, line: str) -> None:
         self.stdout.write(line)
@@ -85,8 +85,6 @@ class Command(BaseCommand):
             self.stdout.write(f"  {mark} {check.kind:9} {check.name} ({check.found})")
         for name, value in _figures(report):
             self.stdout.write(f"  {name}: {value}")
-        if report.error:
-            self.stdout.write(self.style.ERROR(report.error))
 
 
 def _seconds(text: str) -> float:
