@@ -60,6 +60,7 @@ OUTCOMES: Mapping[Fault, Outcome] = {
     Fault.WAITED_TOO_LONG: GONE,
     Fault.NOT_READY: GONE,
     Fault.UPSTREAM: GONE,
+    Fault.TRUNCATED: NONSENSE,
     Fault.CRASHED: NONSENSE,
     Fault.HANG: SILENT,
     Fault.STALL: SILENT,

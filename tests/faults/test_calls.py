@@ -1,4 +1,4 @@
-"""Every fault of `/generate`, in the warm-up and in one branch, on both fronts of SGLang."""
+"""Every fault of `/generate`, in the warm-up, and in one branch on both fronts of SGLang."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,6 @@ LAST = f".{BRANCHES:04d}"
 CUT_SHORT = {Fault.HANG, Fault.STALL, Fault.TRICKLE, Fault.ENDLESS, Fault.HALF, Fault.RESET}
 """After these the connection is of no more use; after the others it may be kept."""
 
-both_fronts = pytest.mark.parametrize("front", ["python", "rust"])
 every_fault = pytest.mark.parametrize("fault", OUTCOMES, ids=lambda fault: fault.value)
 
 
@@ -80,10 +79,9 @@ def test_the_table_is_complete() -> None:
     assert {*OUTCOMES, Fault.NONE} == {*Fault}
 
 
-@both_fronts
 @every_fault
-async def test_fault_in_the_warm_up(served: Serve, fault: Fault, front: Front) -> None:
-    async with served(usual_engine(front), **settings_for(fault)) as product:
+async def test_fault_in_the_warm_up(served: Serve, fault: Fault) -> None:
+    async with served(**settings_for(fault)) as product:
         await product.until_ready()
         well = await product.evaluate()
         product.engine.play(fault, when=ends_in(WARM_UP))
@@ -95,7 +93,7 @@ async def test_fault_in_the_warm_up(served: Serve, fault: Fault, front: Front) -
             assert_cancelled(product, calls)
 
 
-@both_fronts
+@pytest.mark.parametrize("front", ["python", "rust"])
 @every_fault
 async def test_fault_in_one_branch_ends_its_siblings(
     served: Serve, fault: Fault, front: Front

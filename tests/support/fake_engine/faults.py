@@ -45,6 +45,7 @@ class Fault(enum.Enum):
     WAITED_TOO_LONG = "waited_too_long"  # 503 as well
     NOT_READY = "not_ready"  # 503 without a word: starting, or shutting down
     UPSTREAM = "upstream"  # 500 of a router whose engine is gone
+    TRUNCATED = "truncated"  # 500, the Rust front's other way with an aborted call
     CRASHED = "crashed"  # 500 as bare text, then the connection is reset
     # on the wire
     HANG = "hang"  # nothing until aborted, released or disconnected
@@ -247,6 +248,10 @@ _CANNED: Mapping[Fault, tuple[int, Any]] = {
     Fault.QUEUE_FULL: (503, error_503("The request queue is full.")),
     Fault.WAITED_TOO_LONG: (503, error_503("Request waiting timeout reached.")),
     Fault.NOT_READY: (503, ""),
+    Fault.TRUNCATED: (
+        500,
+        {"error": {"message": "response truncated before completion", "code": 500}},
+    ),
     Fault.UPSTREAM: (
         500,
         {
