@@ -289,5 +289,5 @@ def test_a_start_that_takes_too_long_is_stopped(api):
     one, ended = api(ready_after=60)
     with pytest.raises(RuntimeError, match=r"not ready within 0\.3 s"):
         one.wait_until_ready(0.3)
-    assert one.process.returncode == 0
+    assert one.process.returncode is not None
     assert ended == []

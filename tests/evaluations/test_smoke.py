@@ -280,8 +280,15 @@ def test_the_command_exits_with_an_error_for_a_rough_model_unless_told_otherwise
 
 
 def test_the_command_exits_with_an_error_for_a_broken_server(command):
-    with pytest.raises(CommandError, match="does not work"):
+    with pytest.raises(CommandError, match=r"does not work .* usage counts one output token .*5"):
         command(ContractServer(spoil=miscount), "--allow-rough")
+
+
+def test_the_command_says_why_it_could_not_go_on(command):
+    with pytest.raises(CommandError, match=r"does not work .* answered 401: A key is needed\."):
+        command(
+            lambda request: httpx.Response(401, json={"error": {"message": "A key is needed."}})
+        )
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://[", "nothing"])
