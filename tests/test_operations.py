@@ -79,6 +79,7 @@ def test_the_figures_of_modal_are_those_of_the_deployment():
     assert f"idle for {modal_deploy.IDLE_SECONDS} seconds" in PAGE
     assert f"within {modal_deploy.STARTUP_SECONDS // 60} minutes" in PAGE
     assert f"gets {modal_deploy.EXIT_GRACE_SECONDS} seconds" in PAGE
+    assert f"may take {modal_deploy.DRAIN_SECONDS} of them" in PAGE
 
 
 def test_every_link_to_a_file_leads_somewhere():
