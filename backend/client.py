@@ -23,13 +23,13 @@ from backend.engine import Engine
 from backend.errors import EngineError, EngineRejected, EngineTimeout, EngineUnavailable
 from backend.protocol import (
     LabelLogprobs,
-    encode_ids,
     failure,
     generate_body,
     parse_label_logprobs,
     parse_tokens,
     tokenize_body,
 )
+from backend.token_ids import TokenIds
 from backend.transport import AiohttpTransport, Transport
 
 __all__ = ["Engine", "EngineClient", "EngineDescription", "LabelLogprobs"]
@@ -37,8 +37,6 @@ __all__ = ["Engine", "EngineClient", "EngineDescription", "LabelLogprobs"]
 logger = logging.getLogger(__name__)
 
 _ABORT_SECONDS = 2.0
-# encoding this many ids takes about 1 ms, after which the loop gets its turn
-_IDS_PER_SLICE = 8192
 
 
 class EngineClient:
@@ -63,7 +61,6 @@ class EngineClient:
         self._aborts: set[asyncio.Task[None]] = set()
         self._has_abort: bool | None = None  # None: not asked yet
         self._max_input_tokens: int | None = None
-        self._health_path = "/health"
 
     async def label_logprobs(
         self,
@@ -80,7 +77,7 @@ class EngineClient:
         the route, aborts the call by its rid in the background.
 
         Args:
-            input_ids: the prompt.
+            input_ids: the prompt; `TokenIds` where it is long or shared, to be written once.
             label_ids: tokens to score; answered in this order.
             rid: name of the call. SGLang aborts by prefix: no rid may begin with another.
             deadline: of everything, waiting for a free slot included; loop time in seconds.
@@ -90,10 +87,10 @@ class EngineClient:
         Raises:
             EngineError: of the kind `backend.errors` describes.
         """
-        encoded = await self._encode(input_ids)
-        self._check_ids(label_ids, "label")
+        tokens = TokenIds.of(input_ids)
+        self._check(tokens, label_ids)
         async with self._slot(deadline):
-            body = generate_body(encoded, label_ids, rid)
+            body = generate_body(tokens, label_ids, rid)
             try:
                 status, answer = await self._transport.post(
                     "/generate",
@@ -106,7 +103,7 @@ class EngineClient:
                 raise
         if status != 200:
             raise failure(status, answer)
-        return parse_label_logprobs(answer, label_ids=label_ids, prompt_tokens=len(input_ids))
+        return parse_label_logprobs(answer, label_ids=label_ids, prompt_tokens=len(tokens))
 
     async def describe(self, *, deadline: float) -> EngineDescription:
         """Ask the engine what it serves and can do, and keep to it from then on.
@@ -123,8 +120,8 @@ class EngineClient:
         )
         self._has_abort = status == 200
         self._max_input_tokens = longest_input(context_length, details)
-        if details.front == "router":
-            self._health_path = "/readiness"  # its /health says nothing of the engines behind it
+        if details.warms_up:
+            await self._require_warm(deadline)
         # SGLang refuses a rid that is in use, by another server like this one, say
         probe_id = f"openjev.describe.{uuid.uuid4().hex}"
         probe = await self.label_logprobs(
@@ -161,11 +158,19 @@ class EngineClient:
         return None
 
     async def is_healthy(self, *, deadline: float) -> bool:
-        """Whether the engine answers that it works; never raises."""
-        try:
-            status, _ = await self._transport.get(self._health_path, deadline=deadline)
-        except EngineError:
-            return False
+        """Whether the engine answers that it works; never raises.
+
+        Its scheduler is asked for its state, between two steps. SGLang's `/health` would make it
+        run a request without log-probabilities, and one of those beside ours in a batch kills it
+        (its issue 34719). A router, which has no such state, says whether an engine is behind it.
+        """
+        status = 404
+        for path in ("/server_info", "/readiness"):
+            if status == 404:
+                try:
+                    status, _ = await self._transport.get(path, deadline=deadline)
+                except EngineError:
+                    return False
         return status == 200
 
     async def aclose(self) -> None:
@@ -184,6 +189,15 @@ class EngineClient:
             raise failure(status, body)
         return body
 
+    async def _require_warm(self, deadline: float) -> None:
+        """Keep out of the way of SGLang's warm-up, which asks for no log-probabilities.
+
+        Only its `/health` tells when that is over; from then on we leave it alone (`is_healthy`).
+        """
+        status, _ = await self._transport.get("/health", deadline=deadline)
+        if status != 200:
+            raise EngineUnavailable("The engine is still warming up.")
+
     async def _fetch_details(self, deadline: float) -> ServerDetails:
         for path in ("/get_server_info", "/server_info"):
             status, body = await self._transport.get(path, deadline=deadline)
@@ -191,28 +205,21 @@ class EngineClient:
                 return parse_details(path, body)
         return ServerDetails()
 
-    async def _encode(self, input_ids: Sequence[int]) -> str:
-        if not input_ids:
-            raise EngineRejected("There are no tokens to send.", status=400)
-        if self._max_input_tokens is not None and len(input_ids) >= self._max_input_tokens:
+    def _check(self, tokens: TokenIds, label_ids: Sequence[int]) -> None:
+        if self._max_input_tokens is not None and len(tokens) >= self._max_input_tokens:
             raise EngineRejected(
-                f"The input has {len(input_ids)} tokens; the engine takes fewer than "
+                f"The input has {len(tokens)} tokens; the engine takes fewer than "
                 f"{self._max_input_tokens}. Shorten it, or start the engine with a longer context.",
                 status=400,
             )
-        slices = []
-        for start in range(0, len(input_ids), _IDS_PER_SLICE):
-            if start:
-                await asyncio.sleep(0)
-            ids = input_ids[start : start + _IDS_PER_SLICE]
-            self._check_ids(ids, "input")
-            slices.append(encode_ids(ids))
-        return ",".join(slices)
-
-    def _check_ids(self, ids: Sequence[int], which: str) -> None:
-        if not ids or min(ids) < 0 or max(ids) >= (self.vocabulary_size or 2**31):
+        if not (tokens and label_ids):
+            raise EngineRejected("There are no tokens to send.", status=400)
+        lowest = min(tokens.lowest, *label_ids)
+        highest = max(tokens.highest, *label_ids)
+        if lowest < 0 or highest >= (self.vocabulary_size or 2**31):
             raise EngineRejected(
-                f"The {which} token ids are empty or outside the vocabulary; nothing was sent.",
+                "A token id, of the input or of a label, is outside the vocabulary; nothing was "
+                "sent.",
                 status=400,
             )
 

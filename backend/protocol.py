@@ -19,6 +19,7 @@ from backend.errors import (
     EngineUnavailable,
     UnusableLogprobs,
 )
+from backend.token_ids import TokenIds
 
 # float32 log-softmax may round the logarithm of 1 to slightly more than 0
 _ROUNDING_NATS = 1e-4
@@ -45,12 +46,7 @@ class LabelLogprobs:
     cached_tokens: int | None
 
 
-def encode_ids(ids: Sequence[int]) -> str:
-    """Write token ids as the inside of a JSON array."""
-    return json.dumps(list(ids), separators=(",", ":"))[1:-1]
-
-
-def generate_body(encoded_ids: str, label_ids: Sequence[int], rid: str) -> bytes:
+def generate_body(input_ids: TokenIds, label_ids: Sequence[int], rid: str) -> bytes:
     """Build the body of a one-token call.
 
     `logprob_start_len` is never sent: its default, output only, is what we want, and a wrong one
@@ -58,7 +54,7 @@ def generate_body(encoded_ids: str, label_ids: Sequence[int], rid: str) -> bytes
     temperature (0 leaves them alone); ours is applied when labels are normalised.
 
     Args:
-        encoded_ids: the prompt, from `encode_ids`.
+        input_ids: the prompt.
         label_ids: tokens whose log-probability is wanted.
         rid: the name by which the call can be aborted.
     """
@@ -69,7 +65,7 @@ def generate_body(encoded_ids: str, label_ids: Sequence[int], rid: str) -> bytes
         "token_ids_logprob": list(label_ids),
     }
     # the ids are most of the body and come already encoded
-    return f'{json.dumps(head)[:-1]}, "input_ids": [{encoded_ids}]}}'.encode()
+    return f'{json.dumps(head)[:-1]}, "input_ids": [{input_ids.encoded}]}}'.encode()
 
 
 def parse_label_logprobs(

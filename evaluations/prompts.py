@@ -7,16 +7,25 @@ caller's never reach the model. No I/O; CPU work, for a thread.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from backend.chat_template import TemplateRefused
+from backend.token_ids import TokenIds
 from backend.tokenizer import ChatTokenizer, OpenTurn, Piece, TooManyTokens
 from evaluations.admission import question_too_long, state_too_long
 from evaluations.exceptions import Fault, InvalidRequest
 from evaluations.question_text import option_count, question_text
-from evaluations.questions import Content, EvaluationRequest, Question
+from evaluations.questions import (
+    ChoiceQuestion,
+    Content,
+    EvaluationRequest,
+    NoulQuestion,
+    Question,
+)
+from evaluations.suffixes import Suffixes
 from evaluations.transcripts import messages_of, transcript_of
 from evaluations.wording import Wording
 
@@ -30,14 +39,15 @@ class Prompt:
         suffix_ids: by question, in the request's order.
     """
 
-    prefix_ids: list[int]
-    suffix_ids: tuple[list[int], ...]
+    prefix_ids: TokenIds
+    suffix_ids: tuple[TokenIds, ...]
 
 
 def build_prompt(
     request: EvaluationRequest,
     *,
     tokenizer: ChatTokenizer,
+    suffixes: Suffixes,
     wording: Wording,
     marker: str,
     labels_for: Callable[[int], Sequence[str]],
@@ -48,6 +58,7 @@ def build_prompt(
     Args:
         request: what is asked.
         tokenizer: the model's.
+        suffixes: encodes the questions.
         wording: what is said around the caller's texts.
         marker: opens the assistant's answer.
         labels_for: gives the texts of the labels for a number of options.
@@ -58,21 +69,43 @@ def build_prompt(
     """
     turn = render_state(request.state, tokenizer, wording)
     try:
-        prefix_ids = tokenizer.encode(turn.before, limit=limit)
+        prefix_ids = TokenIds.of(tokenizer.encode(turn.before, limit=limit))
     except TooManyTokens as error:
         raise InvalidRequest([state_too_long(error.counted, limit)]) from None
     faults: list[Fault] = []
-    suffixes: list[list[int]] = []
+    suffix_ids: list[TokenIds] = []
     for question in request.questions:
         labels = labels_for(option_count(question))
         pieces = suffix_pieces(question, turn, wording=wording, marker=marker, labels=labels)
         try:
-            suffixes.append(tokenizer.encode(pieces, limit=limit))
+            suffix_ids.append(suffixes.encode(pieces, limit=limit))
         except TooManyTokens as error:
             faults.append(question_too_long(question.id, error.counted, limit))
     if faults:
         raise InvalidRequest(faults)
-    return Prompt(prefix_ids, tuple(suffixes))
+    return Prompt(prefix_ids, tuple(suffix_ids))
+
+
+def characters(request: EvaluationRequest) -> float:
+    """Count the characters of a request's texts; infinite where one is structured content."""
+    total: float = 0
+    for content in _contents(request):
+        total += len(content) if isinstance(content, str) else inf
+    return total
+
+
+def _contents(request: EvaluationRequest) -> Iterator[Content]:
+    yield request.state
+    for question in request.questions:
+        yield question.instructions or ""
+        if isinstance(question, NoulQuestion):
+            yield question.true or ""
+            yield question.false or ""
+        elif isinstance(question, ChoiceQuestion):
+            yield from question.options
+            yield from (description or "" for description in question.options.values())
+        else:
+            yield from question.levels
 
 
 def render_state(state: Content, tokenizer: ChatTokenizer, wording: Wording) -> OpenTurn:

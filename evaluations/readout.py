@@ -12,8 +12,9 @@ import json
 import logging
 import math
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache, cached_property
 from itertools import takewhile
 
 from backend.client import Engine
@@ -24,6 +25,7 @@ from evaluations.labels import LETTERS, Label, labels_for, verified_labels
 from evaluations.prompts import render_state, suffix_pieces
 from evaluations.question_text import option_count
 from evaluations.questions import NoulQuestion
+from evaluations.suffixes import Suffixes
 from evaluations.wording import DEFAULT_WORDING, Wording
 
 logger = logging.getLogger(__name__)
@@ -68,7 +70,7 @@ PREFERRED_SHARE = 0.5
 """The least mass of the first form, as a share of the heaviest one's, for which it is taken."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what is worked out once is kept beside the fields
 class Readout:
     """Everything that shapes how a question is put to the model and its answer read.
 
@@ -88,13 +90,26 @@ class Readout:
     label_mass: float
     version: str
 
-    def label_texts(self, count: int) -> list[str]:
-        """The labels of a question with `count` options, as the options show them."""
-        return [label.text for label in labels_for(self.labels, count)]
+    @cached_property
+    def suffixes(self) -> Suffixes:
+        """Encodes questions, and remembers them."""
+        return Suffixes(self.tokenizer)
 
-    def label_ids(self, count: int) -> list[int]:
+    @cached_property
+    def _chosen(self) -> Callable[[int], tuple[tuple[str, ...], tuple[int, ...]]]:
+        return cache(self._choose)
+
+    def _choose(self, count: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        labels = labels_for(self.labels, count)
+        return tuple(label.text for label in labels), tuple(label.token_id for label in labels)
+
+    def label_texts(self, count: int) -> Sequence[str]:
+        """The labels of a question with `count` options, as the options show them."""
+        return self._chosen(count)[0]
+
+    def label_ids(self, count: int) -> Sequence[int]:
         """The same labels as token ids."""
-        return [label.token_id for label in labels_for(self.labels, count)]
+        return self._chosen(count)[1]
 
 
 @dataclass(frozen=True, slots=True)

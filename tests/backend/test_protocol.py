@@ -15,6 +15,7 @@ from backend.errors import (
     EngineUnavailable,
     UnusableLogprobs,
 )
+from backend.token_ids import TokenIds
 
 
 def answer(entries, **meta):
@@ -42,7 +43,7 @@ GOOD = [[-1.5, 7, None], [-0.5, 9, None]]
 
 
 def test_body_asks_for_one_token_at_temperature_0_and_the_labels_only():
-    body = json.loads(protocol.generate_body(protocol.encode_ids([1, 2, 3]), [7, 9], "e.001"))
+    body = json.loads(protocol.generate_body(TokenIds.of([1, 2, 3]), [7, 9], "e.001"))
     assert body == {
         "rid": "e.001",
         "input_ids": [1, 2, 3],
@@ -50,11 +51,6 @@ def test_body_asks_for_one_token_at_temperature_0_and_the_labels_only():
         "return_logprob": True,
         "token_ids_logprob": [7, 9],
     }
-
-
-@given(st.lists(st.integers(0, 2**31), min_size=1))
-def test_encoded_ids_are_a_json_array_without_its_brackets(ids):
-    assert json.loads(f"[{protocol.encode_ids(ids)}]") == ids
 
 
 def test_logprobs_come_in_the_order_asked_whatever_the_engines_order():

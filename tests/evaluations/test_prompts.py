@@ -21,6 +21,7 @@ from evaluations.questions import (
     Question,
     ScoreQuestion,
 )
+from evaluations.suffixes import Suffixes
 from evaluations.transcripts import messages_of
 from evaluations.wording import DEFAULT_WORDING as W
 from tests.support.hard_texts import CONTROL, hard_texts
@@ -35,7 +36,13 @@ def prompt_of(
 ) -> Prompt:
     request = EvaluationRequest("jev-latest", state, questions or (PLAIN,))
     return build_prompt(
-        request, tokenizer=tokenizer, wording=W, marker=MARKER, labels_for=first, limit=limit
+        request,
+        tokenizer=tokenizer,
+        suffixes=Suffixes(tokenizer),
+        wording=W,
+        marker=MARKER,
+        labels_for=first,
+        limit=limit,
     )
 
 
@@ -81,7 +88,7 @@ def test_prefix_and_suffix_are_what_a_single_pass_gives(
     content = W.task + question_text(question, W, first(option_count(question)))
     turn = tiny_tokenizer.render([*messages_of(state), {"role": "user", "content": content}])
     whole = tiny_tokenizer.encode([*turn.before, *turn.after, MARKER])
-    assert prompt.prefix_ids + prompt.suffix_ids[0] == whole
+    assert list(prompt.prefix_ids + prompt.suffix_ids[0]) == whole
 
 
 @given(states, questions)

@@ -71,7 +71,7 @@ async def test_warm_up_comes_first_and_branches_share_its_prefix(
     for branch in branches:
         assert branch.input_ids[: evaluation.prefix_tokens] == warm_up.input_ids
         assert len(branch.input_ids) > evaluation.prefix_tokens
-    assert [list(call.label_ids) for call in client.calls] == [
+    assert [call.label_ids for call in client.calls] == [
         readout.label_ids(count) for count in (1, 2, 3, 2)
     ]
 

@@ -1,0 +1,36 @@
+"""Token ids that are joined without being written again."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.token_ids import TokenIds
+
+id_lists = st.lists(st.integers(0, 2**31))
+
+
+@given(id_lists)
+def test_they_are_the_ids_they_were_made_of(ids):
+    tokens = TokenIds.of(ids)
+    assert list(tokens) == json.loads(f"[{tokens.encoded}]") == ids
+    assert len(tokens) == len(ids)
+    assert bool(tokens) == bool(ids)
+
+
+@given(id_lists, id_lists)
+def test_a_sum_is_as_if_made_of_both(first, second):
+    assert TokenIds.of(first) + TokenIds.of(second) == TokenIds.of(first + second)
+
+
+@given(st.lists(st.integers(-5, 2**31), min_size=1))
+def test_the_lowest_and_highest_id_are_known(ids):
+    tokens = TokenIds.of(ids)
+    assert (tokens.lowest, tokens.highest) == (min(ids), max(ids))
+    assert tokens[0] == ids[0]
+    assert list(tokens[1:]) == ids[1:]
+
+
+def test_what_is_encoded_already_stays_as_it_is():
+    tokens = TokenIds.of((1, 2))
+    assert TokenIds.of(tokens) is tokens
