@@ -4,20 +4,15 @@ The reference shares nothing with our engine: another GGUF reader, another dequa
 forward pass, the whole prompt in a single uncached pass, float32. `make test-fidelity` installs it.
 """
 
-import asyncio
 import math
 from pathlib import Path
 
 import pytest
 
-from backend.client import EngineClient
 from backend.config import load_config
 from backend.embedded.weights import locate
-from evaluations.prompts import build_prompt
-from evaluations.question_text import option_count
-from evaluations.runtime import Runtime
-from evaluations.serializers import read_evaluation
 from tests.conftest import free_port
+from tests.support.branches import branches, distribution, readout_of
 from tests.support.served import serve
 
 pytestmark = [pytest.mark.fidelity, pytest.mark.timeout(1800)]
@@ -83,37 +78,8 @@ def prompts(served):
     """The token ids and label ids of every question, by state."""
     profile, running = served
     config, _ = load_config({"OPENJEV_PROFILE": profile, "OPENJEV_BACKEND_URL": running.engine_url})
-    readout = asyncio.run(_readout(config))
-    return {name: _branches(state, readout, config) for name, state in STATES.items()}
-
-
-async def _readout(config):
-    runtime = Runtime(config, EngineClient(config.backend_url))
-    runtime.start()
-    try:
-        for _ in range(600):
-            if runtime.readout is not None:
-                return runtime.readout
-            await asyncio.sleep(0.1)
-        pytest.fail("no readout within a minute")
-    finally:
-        await runtime.stop()
-
-
-def _branches(state, readout, config):
-    request = read_evaluation({"model": "jev-latest", "state": state, "questions": QUESTIONS})
-    prompt = build_prompt(
-        request,
-        tokenizer=readout.tokenizer,
-        wording=readout.wording,
-        marker=readout.marker,
-        labels_for=readout.label_texts,
-        limit=config.max_input_tokens,
-    )
-    return {
-        question.id: (prompt.prefix_ids + suffix, readout.label_ids(option_count(question)))
-        for question, suffix in zip(request.questions, prompt.suffix_ids, strict=True)
-    }
+    readout = readout_of(config)
+    return {name: branches(state, QUESTIONS, readout, config) for name, state in STATES.items()}
 
 
 @pytest.fixture(scope="module")
@@ -145,11 +111,7 @@ def test_label_probabilities_equal_those_of_an_independent_computation(
     answers, reference, state, question
 ):
     answer, expected = answers[state][question], reference[state][question]
-    if answer["type"] == "noul":
-        found = [answer["noul"], 1 - answer["noul"]]
-    else:
-        found = list(answer["probabilities"].values())
-    difference = max(abs(a - b) for a, b in zip(found, expected, strict=True))
+    difference = max(abs(a - b) for a, b in zip(distribution(answer), expected, strict=True))
     assert difference < TOLERANCE
     if answer["type"] == "score":
         mean = math.fsum(level * p for level, p in enumerate(expected))
