@@ -38,6 +38,7 @@ class ServerDetails:
         max_input_tokens: as said; `None` where it is not.
         pool_tokens: what its memory holds of all inputs together; `None` where it does not say.
         flags: those of `_SHOWN_FLAGS` that are set, by their names on the command line.
+        warms_up: whether it begins with a request of its own; `False` where it does not say.
     """
 
     front: Front = "unknown"
@@ -45,6 +46,7 @@ class ServerDetails:
     max_input_tokens: int | None = None
     pool_tokens: int | None = None
     flags: tuple[str, ...] = ()
+    warms_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ def parse_details(path: str, body: bytes) -> ServerDetails:
         max_input_tokens=_positive(said.get("max_req_input_len")),
         pool_tokens=_positive(said.get("max_total_num_tokens")),
         flags=tuple(f"--{key.replace('_', '-')}" for key in _SHOWN_FLAGS if said.get(key)),
+        warms_up=said.get("skip_server_warmup") is False,
     )
 
 

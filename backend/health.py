@@ -10,38 +10,38 @@ from backend.client import EngineClient
 from backend.config import Config
 from backend.errors import EngineError
 from backend.fit import require_described
+from backend.transport import AiohttpTransport
 
 _FIRST_PAUSE_SECONDS = 0.1
 # a large model loads for minutes: asked less and less often, but told of at most this late
 _LONGEST_PAUSE_SECONDS = 1.0
-# SGLang's /health takes at least a second: it runs a token through the model
+# the API asks its engine in turn, which may be busy
 _PROBE_SECONDS = 5.0
 _DESCRIBE_SECONDS = 30.0  # the first call of a fresh SGLang may compile something
 _WATCH_PAUSE_SECONDS = 5.0
 
 
 async def wait_until_healthy(url: str, *, seconds: float) -> bool:
-    """Wait until `url`/health answers 200.
+    """Wait until the API's `/health` answers 200.
 
     Args:
-        url: address of an engine or of the API.
+        url: address of the API. Never an engine's: see `EngineClient.is_healthy`.
         seconds: how long to keep asking.
 
     Returns:
         Whether it became healthy in time.
     """
-    loop = asyncio.get_running_loop()
-    client = EngineClient(url)
+    transport = AiohttpTransport(url)
     try:
         async with asyncio.timeout(seconds):
             for pause in _pauses():
-                if await client.is_healthy(deadline=loop.time() + _PROBE_SECONDS):
+                if await _answers_200(transport):
                     break
                 await asyncio.sleep(pause)
     except TimeoutError:
         return False
     finally:
-        await client.aclose()
+        await transport.aclose()
     return True
 
 
@@ -76,14 +76,18 @@ async def wait_until_serving(config: Config, *, seconds: float) -> bool:
     return True
 
 
-async def wait_until_silent(url: str, *, seconds: float) -> None:
+async def wait_until_silent(config: Config, *, seconds: float) -> None:
     """Watch an engine that works; return when it has not been healthy for `seconds`.
 
-    A question may take half of that: a busy SGLang takes up to 20 seconds to say that it works. Two
+    A question may take half of that: a busy SGLang answers it after the step it is at. Two
     questions in a row must fail, lest a pause of this very process counts as the engine's.
+
+    Args:
+        config: the engine's address and key.
+        seconds: how long it may be silent.
     """
     loop = asyncio.get_running_loop()
-    client = EngineClient(url)
+    client = EngineClient(config.backend_url, api_key=config.backend_api_key)
     last, failed = loop.time(), 0
     try:
         while failed < 2 or loop.time() < last + seconds:
@@ -95,6 +99,15 @@ async def wait_until_silent(url: str, *, seconds: float) -> None:
                 await asyncio.sleep(min(_LONGEST_PAUSE_SECONDS, seconds / 4))
     finally:
         await client.aclose()
+
+
+async def _answers_200(transport: AiohttpTransport) -> bool:
+    try:
+        deadline = asyncio.get_running_loop().time() + _PROBE_SECONDS
+        status, _ = await transport.get("/health", deadline=deadline)
+    except EngineError:
+        return False
+    return status == 200
 
 
 def _pauses() -> Iterator[float]:

@@ -86,7 +86,7 @@ class Watched:
 
     async def _silence(self, engine: EngineProcess) -> None:
         seconds = self.config.hang_timeout
-        await wait_until_silent(self.config.backend_url, seconds=seconds)
+        await wait_until_silent(self.config, seconds=seconds)
         logger.error(
             "The engine has not answered for %g seconds (OPENJEV_HANG_TIMEOUT) and counts as "
             "dead. The last it said:%s",

@@ -54,6 +54,14 @@ def test_every_front_is_told_by_what_it_says(path, facts, expected):
     assert details(path, facts) == expected
 
 
+@pytest.mark.parametrize(
+    ("said", "warms_up"),
+    [({"skip_server_warmup": False}, True), ({"skip_server_warmup": True}, False), ({}, False)],
+)
+def test_a_warm_up_is_told_by_the_flag_that_skips_it(said, warms_up):
+    assert details("/get_server_info", PYTHON | said).warms_up is warms_up
+
+
 def test_keys_of_an_engine_are_not_kept():
     assert "s3cret" not in repr(details("/get_server_info", PYTHON))
 

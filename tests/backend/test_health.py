@@ -75,8 +75,8 @@ async def test_what_can_never_serve_is_not_waited_for(fake_engine, config, chang
         await wait_until_serving(replace(config, **changes), seconds=10)
 
 
-async def test_an_engine_that_answers_is_not_silent(fake_engine):
-    watching = asyncio.create_task(wait_until_silent(fake_engine.url, seconds=0.4))
+async def test_an_engine_that_answers_is_not_silent(fake_engine, config):
+    watching = asyncio.create_task(wait_until_silent(config, seconds=0.4))
     await fake_engine.wait_for(lambda engine: len(engine.requests) >= 8)
     assert not watching.done()
     fake_engine.healthy = False
@@ -84,19 +84,28 @@ async def test_an_engine_that_answers_is_not_silent(fake_engine):
         await watching
 
 
-async def test_an_engine_that_answers_late_is_not_silent(fake_engine):
+async def test_an_engine_that_answers_late_is_not_silent(fake_engine, config):
     fake_engine.health_delay = 0.3
-    watching = asyncio.create_task(wait_until_silent(fake_engine.url, seconds=1.0))
+    watching = asyncio.create_task(wait_until_silent(config, seconds=1.0))
     await fake_engine.wait_for(lambda engine: len(engine.requests) >= 4)
     assert not watching.done()
     watching.cancel()
 
 
-async def test_an_engine_that_hangs_is_silent_after_two_questions(fake_engine):
+async def test_an_engine_that_hangs_is_silent_after_two_questions(fake_engine, config):
     fake_engine.health_delay = 30
     loop = asyncio.get_running_loop()
     began = loop.time()
     async with asyncio.timeout(10):
-        await wait_until_silent(fake_engine.url, seconds=0.4)
+        await wait_until_silent(config, seconds=0.4)
     assert 0.4 <= loop.time() - began < 2
-    assert fake_engine.requests == ["GET /health"] * 2
+    assert fake_engine.requests == ["GET /server_info"] * 2
+
+
+async def test_silence_is_watched_for_with_the_engines_key(fake_engine, config):
+    fake_engine.api_key = "secret"
+    config = replace(config, backend_api_key="secret")
+    watching = asyncio.create_task(wait_until_silent(config, seconds=0.4))
+    await fake_engine.wait_for(lambda engine: len(engine.requests) >= 4)
+    assert not watching.done()
+    watching.cancel()

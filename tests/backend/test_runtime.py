@@ -120,8 +120,8 @@ class Probes:
         self.asked.append(("serving", config.backend_url, seconds))
         return await asyncio.shield(self.serving)
 
-    async def wait_until_silent(self, url, *, seconds):
-        self.asked.append(("silent", url, seconds))
+    async def wait_until_silent(self, config, *, seconds):
+        self.asked.append(("silent", config.backend_url, seconds))
         await asyncio.shield(self.silent)
 
 

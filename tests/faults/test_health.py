@@ -1,4 +1,4 @@
-"""Every fault of the engine's `/health`: ours says so in time, and evaluations go on."""
+"""Every fault of the route that shows the engine's health: ours says so in time and serves on."""
 
 import asyncio
 
@@ -37,7 +37,7 @@ async def assert_health(product: Product, status: int, word: str) -> None:
 async def test_fault_of_the_health_route(served: Serve, fault: Fault) -> None:
     async with served() as product:
         await product.until_ready()
-        product.engine.broken["/health"] = fault
+        product.engine.broken["/server_info"] = fault
         await assert_health(product, 503, "unavailable")
         assert (await product.evaluate()).status == 200, "an engine that answers is of use"
         product.engine.broken.clear()
@@ -48,9 +48,9 @@ async def test_fault_of_the_health_route(served: Serve, fault: Fault) -> None:
 async def test_slow_health_is_health_and_is_asked_once_for_all(served: Serve) -> None:
     async with served() as product:
         await product.until_ready()
-        asked = product.engine.requests.count("GET /health")
+        asked = product.engine.requests.count("GET /server_info")
         product.engine.health_delay = HEALTH_SECONDS / 2
         replies = await asyncio.gather(*(product.health() for _ in range(20)))
         assert {reply.status for reply in replies} == {200}
-        assert product.engine.requests.count("GET /health") == asked + 1
+        assert product.engine.requests.count("GET /server_info") == asked + 1
         await product.settle()

@@ -42,8 +42,8 @@ class FakeEngine:
     Attributes:
         front: `rust` lacks cached counts, `/abort_request` and `/server_info`'s longest input.
         delay: seconds before every answer of `/generate`.
-        health_delay: seconds before `/health` answers (a real one takes at least 1 s).
-        healthy: `/health` answers 503 while false.
+        health_delay: seconds before its state and `/health` are told (a busy one finishes a step).
+        healthy: both are answered 503 while false.
         queue_limit: calls at once before 503.
         broken: by path, what another route than `/generate` does instead.
         info: further facts in `/server_info`, the server's flags for one.
@@ -259,6 +259,8 @@ class FakeEngine:
         return min(longest, len(ids) - 1) // self.page * self.page
 
     async def _health(self, request: web.Request) -> web.Response:
+        if self.running:
+            self.killed_by.append("/health, whose request has no log-probabilities, beside ours")
         await asyncio.sleep(self.health_delay)
         return web.Response(status=200 if self.healthy else 503)
 
@@ -269,6 +271,9 @@ class FakeEngine:
         return web.json_response(shapes.model_info(self.model))
 
     async def _server_info(self, request: web.Request) -> web.Response:
+        await asyncio.sleep(self.health_delay)
+        if not self.healthy:
+            raise web.HTTPServiceUnavailable
         facts = shapes.server_info(
             self.model, self.context_length, front=self.front, api_key=self.api_key
         )
