@@ -1,7 +1,8 @@
 """What can go wrong between us and an engine.
 
     EngineError
-    ├── EngineUnavailable     not reachable, still starting, or its queue is full: try again soon
+    ├── EngineUnavailable     not reachable, or still starting: try again soon
+    │   └── EngineBusy        it answers, but takes no more work at the moment
     ├── EngineTimeout         no answer within the deadline
     ├── EngineProtocolError   it answered, but not what was asked
     │   └── UnusableLogprobs  a whole answer without finite log-probabilities of our labels
@@ -30,6 +31,10 @@ class EngineUnavailable(EngineError):
     def __init__(self, message: str, *, retry_after: int = 2) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class EngineBusy(EngineUnavailable):
+    """The engine answers that it takes no more work at the moment: it is there all the same."""
 
 
 class EngineTimeout(EngineError):

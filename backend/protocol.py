@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from backend.errors import (
+    EngineBusy,
     EngineError,
     EngineProtocolError,
     EngineRejected,
@@ -119,8 +120,8 @@ def failure(status: int, body: bytes) -> EngineError:
     said = error_message(body).lower()
     if status in _TRY_LATER:
         if "queue is full" in said:
-            return EngineUnavailable("The engine's queue is full.", retry_after=1)
-        return EngineUnavailable(f"The engine takes no requests at the moment (status {status}).")
+            return EngineBusy("The engine's queue is full.", retry_after=1)
+        return EngineBusy(f"The engine takes no requests at the moment (status {status}).")
     if status == 500 and _UNREACHED in body:
         return EngineUnavailable("The engine behind the router cannot be reached.")
     if 400 <= status < 500:

@@ -2,8 +2,9 @@
 
 Starts in the background, so that the process can answer "starting" meanwhile. An engine that is
 late or goes away is waited for, again and again; one that does not fit is refused, and looked at
-again later, in case another takes its place. Why something fails is for the log, since it may name
-files and addresses; callers learn only that it does. Knows no HTTP.
+again later, in case another takes its place; one that was away is looked at before it is used
+again. Why something fails is for the log, since it may name files and addresses; callers learn only
+that it does. Knows no HTTP.
 """
 
 import asyncio
@@ -17,7 +18,15 @@ from django.conf import settings
 from backend.client import EngineClient
 from backend.config import Config
 from backend.engine import Engine
-from backend.errors import EngineError, EngineRejected, SetupError, UnusableLogprobs
+from backend.errors import (
+    EngineBusy,
+    EngineError,
+    EngineRejected,
+    EngineTimeout,
+    EngineUnavailable,
+    SetupError,
+    UnusableLogprobs,
+)
 from backend.fit import require_fit, warnings
 from backend.tokenizer import ChatTokenizer, load_tokenizer
 from evaluations.admission import Admission
@@ -39,6 +48,8 @@ HEALTH_MAX_AGE = 1.0
 _DESCRIBE_SECONDS = 30.0  # the first call of a fresh SGLang may compile something
 _RETRY_SECONDS = 0.5
 _RETRY_REFUSED_SECONDS = 5.0
+_FAILED = "The model could not be made ready; the server's log says why. Try again later."
+_STARTING = "The model is still being loaded and checked. Try again in a few seconds."
 
 
 class Runtime:
@@ -66,6 +77,8 @@ class Runtime:
         self._said: set[str] = set()
         self._refused = asyncio.Event()
         self._engine_answers = False
+        self._was_away = False  # since it was verified: another may have taken its place
+        self._looking = asyncio.Lock()
         self._starting: asyncio.Task[None] | None = None
         self._probe: asyncio.Task[None] | None = None
         self._probed_at = 0.0
@@ -129,23 +142,55 @@ class Runtime:
                 f"{self._config.served_model_name!r}."
             )
         if self.readout is None:
-            raise NotReady(
-                "The model could not be made ready; the server's log says why. Try again later."
-                if self._failed
-                else "The model is still being loaded and checked. Try again in a few seconds."
-            )
+            raise NotReady(_FAILED if self._failed else _STARTING)
         with self._admission.slot():
-            return await evaluate(
-                request, readout=self.readout, client=self._client, config=self._config
-            )
+            readout = await self._verified(self.readout, self._config.request_timeout)
+            try:
+                return await evaluate(
+                    request, readout=readout, client=self._client, config=self._config
+                )
+            except EngineUnavailable as error:
+                self._was_away |= not isinstance(error, EngineBusy)
+                raise
+
+    async def _verified(self, readout: Readout, seconds: float) -> Readout:
+        """Look at an engine that was away, before it is used again.
+
+        Raises:
+            NotReady: another one, which does not fit, has taken its place.
+            EngineError: it is still away.
+        """
+        if not self._was_away:
+            return readout
+        deadline = asyncio.get_running_loop().time() + min(seconds, _DESCRIBE_SECONDS)
+        try:
+            async with asyncio.timeout_at(deadline), self._looking:
+                if self._was_away:  # else somebody else has looked meanwhile
+                    await require_fit(
+                        self._client, readout.tokenizer, self._config, deadline=deadline
+                    )
+                    self._was_away = False
+                if self.readout is None:
+                    raise NotReady(_FAILED)
+        except TimeoutError:
+            raise EngineTimeout("The engine gave no answer before the deadline.") from None
+        except SetupError as error:
+            self._refuse(str(error))
+            self.readout, self._was_away = None, False
+            self._starting = asyncio.create_task(self._start(), name="openjev start-up")
+            raise NotReady(_FAILED) from error
+        return readout
 
     async def _ask_engine(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(HEALTH_SECONDS):
                 answers = await self._client.is_healthy(deadline=loop.time() + HEALTH_SECONDS)
-        except TimeoutError:
+                if answers and self.readout is not None:
+                    await self._verified(self.readout, HEALTH_SECONDS)
+        except (TimeoutError, EngineError, NotReady):
             answers = False
+        self._was_away |= not answers
         if answers != self._engine_answers:
             level = logging.INFO if answers else logging.ERROR
             change = "answers again" if answers else "does not answer any more"

@@ -7,6 +7,7 @@ import pytest
 
 from backend.client import Engine, EngineClient, EngineDescription
 from backend.errors import (
+    EngineBusy,
     EngineError,
     EngineProtocolError,
     EngineRejected,
@@ -89,7 +90,7 @@ async def test_a_wrong_key_is_told_as_that():
         (Fault.REFUSED, EngineRejected),
         (Fault.TOO_LONG, EngineRejected),
         (Fault.UNAUTHORISED, EngineRejected),
-        (Fault.QUEUE_FULL, EngineUnavailable),
+        (Fault.QUEUE_FULL, EngineBusy),
         (Fault.RESET, EngineUnavailable),
     ],
 )
@@ -424,7 +425,6 @@ async def test_a_router_is_described_as_far_as_it_tells():
 async def test_a_router_is_healthy_only_with_an_engine_behind_it():
     transport = Recorded(ROUTER)
     client = EngineClient("http://unused", transport=transport)
-    await client.describe(deadline=soon())
     assert not await client.is_healthy(deadline=soon())
     transport.answers = ROUTER | {"/readiness": (200, b'{"status":"ready"}')}
     assert await client.is_healthy(deadline=soon())
@@ -476,6 +476,28 @@ async def test_health_is_the_engines_answer_within_its_deadline(client, fake_eng
     assert not await client.is_healthy(deadline=soon())
     fake_engine.healthy, fake_engine.health_delay = True, 3.0
     assert not await client.is_healthy(deadline=soon(0.05))
+
+
+async def test_nothing_is_asked_for_health_that_kills_the_engine(client, fake_engine):
+    """SGLang's own /health runs a request that it cannot have in a batch with ours."""
+    fake_engine.play(Fault.HANG)
+    call = asyncio.create_task(ask(client))
+    await fake_engine.wait_for(lambda engine: engine.running == 1)
+    assert await client.is_healthy(deadline=soon())
+    assert fake_engine.killed_by == []
+    fake_engine.release()
+    await call
+
+
+async def test_no_call_is_made_while_an_engine_warms_up(client, fake_engine):
+    """Its warm-up is a request of the kind that kills it beside ours."""
+    fake_engine.info["skip_server_warmup"] = False
+    fake_engine.broken["/health"] = Fault.NOT_READY
+    with pytest.raises(EngineUnavailable, match="warming up"):
+        await client.describe(deadline=soon())
+    assert fake_engine.calls == []
+    fake_engine.broken.clear()
+    assert (await client.describe(deadline=soon())).front == "python"
 
 
 async def test_aborts_and_health_do_not_queue_behind_calls(fake_engine):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from backend import protocol
 from backend.errors import (
+    EngineBusy,
     EngineError,
     EngineProtocolError,
     EngineRejected,
@@ -144,7 +145,7 @@ def test_bodies_that_are_no_answer_are_errors(body):
     [
         ({"error": {"message": "validation failed: x", "code": 400}}, EngineRejected),
         ({"object": "error", "message": "The request queue is full.", "code": 503},
-         EngineUnavailable),
+         EngineBusy),
         ({"error": {"message": "x", "code": "400"}}, EngineProtocolError),
         ({"error": "Unauthorized"}, EngineProtocolError),
     ],
@@ -197,12 +198,12 @@ def test_the_message_is_found_in_every_envelope(envelope):
 @pytest.mark.parametrize(
     ("status", "said", "kind", "shown"),
     [
-        (503, "The request queue is full.", EngineUnavailable, "queue is full"),
-        (503, "", EngineUnavailable, "status 503"),
-        (502, "bad gateway", EngineUnavailable, "status 502"),
-        (504, "", EngineUnavailable, "status 504"),
-        (429, "", EngineUnavailable, "status 429"),
-        (408, "", EngineUnavailable, "status 408"),
+        (503, "The request queue is full.", EngineBusy, "queue is full"),
+        (503, "", EngineBusy, "status 503"),
+        (502, "bad gateway", EngineBusy, "status 502"),
+        (504, "", EngineBusy, "status 504"),
+        (429, "", EngineBusy, "status 429"),
+        (408, "", EngineBusy, "status 408"),
         (500, '{"error":{"code":"call_upstream_request_error","message":"http://10.0.0.7"}}',
          EngineUnavailable, "behind the router cannot be reached"),
         (401, "Unauthorized", EngineRejected, "OPENJEV_BACKEND_API_KEY"),

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from backend.config import Config
+from backend.description import EngineDescription
 from backend.errors import (
+    EngineBusy,
     EngineRejected,
+    EngineTimeout,
     EngineUnavailable,
     TokenizerError,
     UnusableLogprobs,
@@ -300,6 +303,79 @@ async def test_engine_that_goes_away_and_comes_back_shows_in_health_and_once_in_
     gone, back = [text for text in caplog.messages if text.startswith("The engine at")]
     assert gone.endswith("does not answer any more.")
     assert back.endswith("answers again.")
+
+
+async def gone(call: Call) -> tuple[float, ...]:
+    raise EngineUnavailable("The engine cannot be reached.")
+
+
+async def test_engine_that_was_away_is_looked_at_before_it_is_used_again(
+    make: Make, client: StandIn
+) -> None:
+    runtime = await ready(make())
+    answer, client.answer = client.answer, gone
+    with pytest.raises(EngineUnavailable):
+        await runtime.evaluate(REQUEST)
+    client.reachable = False
+    with pytest.raises(EngineUnavailable):
+        await runtime.evaluate(REQUEST)
+    client.reachable, client.answer = True, answer
+    await asyncio.gather(*(runtime.evaluate(REQUEST) for _ in range(2)))
+    assert await runtime.health() == "ok"
+
+
+async def test_engine_that_is_merely_full_is_not_looked_at_again(
+    make: Make, client: StandIn
+) -> None:
+    runtime = await ready(make())
+    answer = client.answer
+
+    async def full(call: Call) -> tuple[float, ...]:
+        raise EngineBusy("The engine's queue is full.")
+
+    client.answer = full
+    with pytest.raises(EngineBusy):
+        await runtime.evaluate(REQUEST)
+    client.answer, client.reachable = answer, False  # looking would fail
+    await runtime.evaluate(REQUEST)
+
+
+async def test_engine_that_does_not_fit_any_more_is_refused_to_everybody_who_waits(
+    make: Make, client: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_RETRY_REFUSED_SECONDS", 0.01)
+    runtime = await ready(make())
+    answer, client.answer = client.answer, gone
+    with pytest.raises(EngineUnavailable):
+        await runtime.evaluate(REQUEST)
+    client.answer, client.model, asked = answer, "other/model", len(client.calls)
+    waiting = (runtime.evaluate(REQUEST) for _ in range(3))
+    failures = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(failure) for failure in failures} == {NotReady}
+    assert "serves 'other/model'" in await reason(runtime)
+    assert len(client.calls) == asked
+    await refused(runtime)
+    client.model = "tiny/random"
+    await until(lambda: runtime.status == "ok")
+    await runtime.evaluate(REQUEST)
+
+
+async def test_look_at_an_engine_that_hangs_ends_at_the_deadline(
+    make: Make, client: StandIn
+) -> None:
+    runtime = await ready(make(request_timeout=0.1))
+    client.answer = gone
+    with pytest.raises(EngineUnavailable):
+        await runtime.evaluate(REQUEST)
+
+    async def hangs(*, deadline: float) -> EngineDescription:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    client.describe = hangs  # type: ignore[method-assign]
+    async with asyncio.timeout(5):
+        with pytest.raises(EngineTimeout):
+            await runtime.evaluate(REQUEST)
 
 
 async def test_health_is_asked_once_for_callers_within_a_second(

@@ -14,7 +14,7 @@ from tests.faults.outcomes import (
     SILENT,
     assert_outcome,
 )
-from tests.faults.product import Product, usual_engine
+from tests.faults.product import MODEL, VOCABULARY_SIZE, Product, usual_engine
 from tests.support.fake_engine import Call, FakeEngine, Fault
 from tests.support.fake_engine.shapes import Front
 
@@ -67,6 +67,30 @@ async def test_hang_then_die_then_another_in_its_place(served: Serve) -> None:
         assert product.ports() == set()
         await engine.revive()
         await assert_served(product)
+
+
+@pytest.mark.parametrize("asked_first", ["health", "evaluations"])
+async def test_another_model_in_its_place_is_not_used(served: Serve, asked_first: str) -> None:
+    async with served() as product:
+        engine = product.engine
+        await product.until_ready()
+        well = await product.evaluate()
+        await engine.die()
+        assert_outcome(await product.evaluate(), GONE)
+        engine.model, engine.vocabulary_size = "other/model", 100
+        before = len(engine.calls)
+        await engine.revive()
+        if asked_first == "health":
+            assert (await product.health()).json["status"] == "unavailable"
+        for reply in await asyncio.gather(*(product.evaluate() for _ in range(EVALUATIONS))):
+            assert_outcome(reply, GONE)
+        assert (await product.health()).json["status"] == "unavailable"
+        prompts = [call for call in engine.calls[before:] if len(call.input_ids) > 1]
+        assert prompts == [], "it was shown a prompt"
+        assert engine.killed_by == []
+        engine.model, engine.vocabulary_size = MODEL, VOCABULARY_SIZE
+        await product.until_ready()
+        assert (await product.evaluate()).json == well.json
 
 
 async def test_death_between_warm_up_and_answers(served: Serve) -> None:
@@ -196,5 +220,5 @@ async def test_health_within_its_time_while_everything_hangs(served: Serve) -> N
         replies = await asyncio.gather(*(product.health() for _ in range(50)))
         assert {reply.json["status"] for reply in replies} == {"unavailable"}
         assert loop.time() - begun < HEALTH_SECONDS + LATE_SECONDS
-        assert product.engine.requests.count("GET /health") < 50
+        assert product.engine.requests.count("GET /server_info") < 50
         await product.engine.die()

@@ -9,6 +9,8 @@ from tests.faults.outcomes import LATE_SECONDS
 from tests.faults.product import Product
 from tests.support.fake_engine import Fault
 
+STATE = "/server_info"
+"""What is asked instead of SGLang's own `/health`, whose request may kill it beside ours."""
 BROKEN = [
     Fault.NOT_READY,
     Fault.CRASHED,
@@ -34,7 +36,7 @@ async def assert_health(product: Product, status: int, word: str) -> None:
 
 
 @pytest.mark.parametrize("fault", BROKEN, ids=lambda fault: fault.value)
-async def test_fault_of_the_health_route(served: Serve, fault: Fault) -> None:
+async def test_fault_of_the_state(served: Serve, fault: Fault) -> None:
     async with served() as product:
         await product.until_ready()
         product.engine.broken["/server_info"] = fault
@@ -43,9 +45,10 @@ async def test_fault_of_the_health_route(served: Serve, fault: Fault) -> None:
         product.engine.broken.clear()
         await assert_health(product, 200, "ok")
         await product.settle()
+        assert product.engine.killed_by == []
 
 
-async def test_slow_health_is_health_and_is_asked_once_for_all(served: Serve) -> None:
+async def test_state_that_comes_late_is_a_state_and_is_asked_once_for_all(served: Serve) -> None:
     async with served() as product:
         await product.until_ready()
         asked = product.engine.requests.count("GET /server_info")
