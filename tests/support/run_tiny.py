@@ -16,7 +16,7 @@ from django.conf import settings
 
 from backend import serve as serving
 from backend.config import Config
-from backend.launch import PROJECT_ROOT, LaunchError
+from backend.launch import CONTEXT_MARGIN, PROJECT_ROOT, LaunchError
 from backend.serve import Options
 from backend.supervisor import EngineProcess
 
@@ -37,7 +37,8 @@ def main() -> None:
 
     def engine(config: Config, port: int) -> EngineProcess:
         argv = [sys.executable, "-m", "tests.support.fake_engine", "--port", str(port)]
-        argv += ["--served-model-name", config.served_model_name, *engine_options]
+        argv += ["--served-model-name", config.served_model_name]
+        argv += ["--context-length", str(config.max_input_tokens + CONTEXT_MARGIN), *engine_options]
         if arguments.engine:
             argv = [sys.executable, "-c", arguments.engine]
         return EngineProcess(argv, environment=os.environ, cwd=PROJECT_ROOT)
