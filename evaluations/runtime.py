@@ -1,10 +1,9 @@
 """The one live object behind the API: engine, readout, admission, and whether all of it works.
 
-Starts in the background, so that the process can answer "starting" meanwhile. An engine that is
-late or goes away is waited for, again and again; one that does not fit is refused, and looked at
-again later, in case another takes its place; one that was away is looked at before it is used
-again. Why something fails is for the log, since it may name files and addresses; callers learn only
-that it does. Knows no HTTP.
+Starts in the background (`evaluations.start`), so that the process can answer "starting" meanwhile.
+An engine that was away is looked at before it is used again, in case another has taken its place.
+Why something fails is for the log, since it may name files and addresses; callers learn only that
+it does. Knows no HTTP.
 """
 
 import asyncio
@@ -21,21 +20,20 @@ from backend.engine import Engine
 from backend.errors import (
     EngineBusy,
     EngineError,
-    EngineRejected,
     EngineTimeout,
     EngineUnavailable,
     SetupError,
-    UnusableLogprobs,
 )
-from backend.fit import require_fit, warnings
+from backend.fit import require_fit
 from backend.tokenizer import ChatTokenizer, load_tokenizer
 from evaluations.admission import Admission
 from evaluations.catalogue import ALIAS, is_served
 from evaluations.exceptions import NotReady, UnknownModel
 from evaluations.questions import Evaluation, EvaluationRequest
 from evaluations.quoting import shortened
-from evaluations.readout import Candidate, Readout, candidates, choose_readout
+from evaluations.readout import Readout
 from evaluations.service import evaluate
+from evaluations.start import LOOK_SECONDS, Start
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +41,8 @@ Status = Literal["starting", "ok", "unavailable"]
 """`starting` until the first readout is verified, `unavailable` when that failed or the engine does
 not answer."""
 
-HEALTH_SECONDS = 4.0  # SGLang answers after a second at the earliest, later when it is busy
+HEALTH_SECONDS = 4.0  # a busy SGLang answers after the step it is at
 HEALTH_MAX_AGE = 1.0
-_DESCRIBE_SECONDS = 30.0  # the first call of a fresh SGLang may compile something
-_RETRY_SECONDS = 0.5
-_RETRY_REFUSED_SECONDS = 5.0
 _FAILED = "The model could not be made ready; the server's log says why. Try again later."
 _STARTING = "The model is still being loaded and checked. Try again in a few seconds."
 
@@ -70,12 +65,8 @@ class Runtime:
         self.startup_seconds: float | None = None
         self._config = config
         self._client = client
-        self._load = load
+        self._start = Start(config, client, load)
         self._admission = Admission(config.max_concurrent_requests)
-        self._failed = False
-        self._reason = ""
-        self._said: set[str] = set()
-        self._refused = asyncio.Event()
         self._engine_answers = False
         self._was_away = False  # since it was verified: another may have taken its place
         self._looking = asyncio.Lock()
@@ -87,13 +78,13 @@ class Runtime:
     def status(self) -> Status:
         """As last known; `health` asks."""
         if self.readout is None:
-            return "unavailable" if self._failed else "starting"
+            return "unavailable" if self._start.has_failed else "starting"
         return "ok" if self._engine_answers else "unavailable"
 
     def start(self) -> None:
         """Begin to start in the background; further calls change nothing."""
         if self._starting is None:
-            self._starting = asyncio.create_task(self._start(), name="openjev start-up")
+            self._starting = asyncio.create_task(self._make_ready(), name="openjev start-up")
 
     async def stop(self) -> None:
         """End everything this object began, and close the connections to the engine."""
@@ -110,8 +101,7 @@ class Runtime:
             Why: one or more sentences that are in the log already. They may name files and
             addresses, so they are for whoever runs the server.
         """
-        await self._refused.wait()
-        return self._reason
+        return await self._start.refused()
 
     async def health(self) -> Status:
         """Ask the engine how it is; callers at the same time share one answer.
@@ -142,7 +132,7 @@ class Runtime:
                 f"{self._config.served_model_name!r}."
             )
         if self.readout is None:
-            raise NotReady(_FAILED if self._failed else _STARTING)
+            raise NotReady(_FAILED if self._start.has_failed else _STARTING)
         with self._admission.slot():
             readout = await self._verified(self.readout, self._config.request_timeout)
             try:
@@ -162,7 +152,7 @@ class Runtime:
         """
         if not self._was_away:
             return readout
-        deadline = asyncio.get_running_loop().time() + min(seconds, _DESCRIBE_SECONDS)
+        deadline = asyncio.get_running_loop().time() + min(seconds, LOOK_SECONDS)
         try:
             async with asyncio.timeout_at(deadline), self._looking:
                 if self._was_away:  # else somebody else has looked meanwhile
@@ -175,9 +165,9 @@ class Runtime:
         except TimeoutError:
             raise EngineTimeout("The engine gave no answer before the deadline.") from None
         except SetupError as error:
-            self._refuse(str(error))
+            self._start.refuse(str(error))
             self.readout, self._was_away = None, False
-            self._starting = asyncio.create_task(self._start(), name="openjev start-up")
+            self._starting = asyncio.create_task(self._make_ready(), name="openjev start-up")
             raise NotReady(_FAILED) from error
         return readout
 
@@ -198,82 +188,15 @@ class Runtime:
         self._engine_answers = answers
         self._probed_at = loop.time()
 
-    async def _start(self) -> None:
+    async def _make_ready(self) -> None:
         begun = asyncio.get_running_loop().time()
-        try:
-            # The engine, a process of its own, starts meanwhile.
-            tokenizer, found = await asyncio.to_thread(self._load_readouts)
-            self.readout = await self._await_engine(tokenizer, found, begun)
-        except SetupError as error:
-            self._refuse(str(error))
-        except Exception:
-            logger.exception("The start-up failed.")
-            self._refuse("The start-up failed unexpectedly; the log says how.")
-        else:
-            self._failed = False
-            self._refused.clear()
+        self.readout = await self._start.run()
+        if self.readout is not None:
             self._engine_answers = True
             self.startup_seconds = asyncio.get_running_loop().time() - begun
             logger.info(
                 "Ready after %.1f s with readout %s.", self.startup_seconds, self.readout.version
             )
-
-    def _refuse(self, reason: str) -> None:
-        self._say(logging.ERROR, reason)
-        self._failed = True
-        self._reason = reason
-        self._refused.set()
-
-    def _load_readouts(self) -> tuple[ChatTokenizer, list[Candidate]]:
-        tokenizer = self._load(self._config)
-        self._client.vocabulary_size = tokenizer.vocabulary_size
-        return tokenizer, candidates(tokenizer, count=self._config.max_answers)
-
-    async def _await_engine(
-        self, tokenizer: ChatTokenizer, found: list[Candidate], begun: float
-    ) -> Readout:
-        loop = asyncio.get_running_loop()
-        while True:
-            pause = _RETRY_SECONDS
-            try:
-                described = await require_fit(
-                    self._client, tokenizer, self._config, deadline=loop.time() + _DESCRIBE_SECONDS
-                )
-                self._say(logging.INFO, f"Found at {self._config.backend_url}: {described}.")
-                for warning in warnings(described, self._config):
-                    self._say(logging.WARNING, warning)
-                return await choose_readout(
-                    found,
-                    tokenizer,
-                    self._client,
-                    self._config,
-                    deadline=loop.time() + self._config.request_timeout,
-                )
-            except (SetupError, EngineRejected, UnusableLogprobs) as error:
-                self._refuse(str(error))
-                pause = _RETRY_REFUSED_SECONDS  # somebody may start another engine in its place
-            except EngineError as error:
-                self._wait_for_engine(str(error), loop.time() - begun)
-            await asyncio.sleep(pause)
-
-    def _wait_for_engine(self, reason: str, seconds: float) -> None:
-        url = self._config.backend_url
-        self._say(logging.INFO, f"Waiting for the engine at {url}: {reason}")
-        if not self._failed and seconds > self._config.startup_timeout:
-            self._failed = True
-            logger.error(
-                "The engine at %s was not ready within %g seconds (OPENJEV_STARTUP_TIMEOUT): %s "
-                "It is still being waited for.",
-                url,
-                self._config.startup_timeout,
-                reason,
-            )
-
-    def _say(self, level: int, message: str) -> None:
-        """Log a message; one that comes again with every new try is logged once."""
-        if message not in self._said:
-            self._said.add(message)
-            logger.log(level, "%s", message)
 
 
 @cache

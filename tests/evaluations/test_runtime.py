@@ -19,6 +19,7 @@ from backend.errors import (
 from backend.tokenizer import ChatTokenizer
 from backend.vocabulary import vocabulary_from_gguf
 from evaluations import runtime as module
+from evaluations import start
 from evaluations.exceptions import NotReady, Overloaded, UnknownModel
 from evaluations.questions import EvaluationRequest, NoulQuestion
 from evaluations.runtime import Runtime, get_runtime
@@ -95,13 +96,13 @@ async def test_becomes_ready_and_answers(make: Make, client: StandIn) -> None:
 async def test_second_start_changes_nothing(make: Make) -> None:
     loads: list[str] = []
     runtime = make()
-    load = runtime._load
+    load = runtime._start._load
 
     def counted(config: Config) -> ChatTokenizer:
         loads.append("load")
         return load(config)
 
-    runtime._load = counted
+    runtime._start._load = counted
     runtime.start()
     runtime.start()
     await ready(runtime)
@@ -126,7 +127,7 @@ async def test_engine_that_comes_late_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(start, "_RETRY_SECONDS", 0.01)
     caplog.set_level(logging.INFO)
     client.reachable = False
     runtime = make(startup_timeout=0.05)
@@ -137,7 +138,7 @@ async def test_engine_that_comes_late_is_waited_for(
     assert waiting.endswith(": The engine cannot be reached.")
     assert "OPENJEV_STARTUP_TIMEOUT" in late
     assert "still being waited for" in late
-    assert not runtime._refused.is_set()  # it may yet come, and does
+    assert not runtime._start._refused.is_set()  # it may yet come, and does
     client.reachable = True
     await until(lambda: runtime.status == "ok")
     await runtime.evaluate(REQUEST)
@@ -146,7 +147,7 @@ async def test_engine_that_comes_late_is_waited_for(
 async def test_probe_that_fails_is_asked_again(
     make: Make, client: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(start, "_RETRY_SECONDS", 0.01)
     answer = client.answer
     failures = 2
 
@@ -168,7 +169,7 @@ async def test_engine_that_does_not_fit_is_refused_until_another_takes_its_place
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(module, "_RETRY_REFUSED_SECONDS", 0.01)
+    monkeypatch.setattr(start, "_RETRY_REFUSED_SECONDS", 0.01)
     client.model = "other/model"
     runtime = make()
     runtime.start()
@@ -178,7 +179,7 @@ async def test_engine_that_does_not_fit_is_refused_until_another_takes_its_place
     assert caplog.messages == [await reason(runtime)]  # said once, however often it is tried
     client.model = "tiny/random"
     await until(lambda: runtime.status == "ok")
-    assert not runtime._refused.is_set()
+    assert not runtime._start._refused.is_set()
     await runtime.evaluate(REQUEST)
 
 
@@ -208,7 +209,7 @@ async def test_engine_is_described_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(start, "_RETRY_SECONDS", 0.01)
     caplog.set_level(logging.INFO)
     answer, failures = client.answer, 3
 
@@ -343,7 +344,7 @@ async def test_engine_that_is_merely_full_is_not_looked_at_again(
 async def test_engine_that_does_not_fit_any_more_is_refused_to_everybody_who_waits(
     make: Make, client: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_RETRY_REFUSED_SECONDS", 0.01)
+    monkeypatch.setattr(start, "_RETRY_REFUSED_SECONDS", 0.01)
     runtime = await ready(make())
     answer, client.answer = client.answer, gone
     with pytest.raises(EngineUnavailable):
