@@ -103,7 +103,7 @@ class EngineClient:
                 raise
         if status != 200:
             raise failure(status, answer)
-        return parse_label_logprobs(answer, label_ids=label_ids, prompt_tokens=len(tokens))
+        return parse_label_logprobs(answer, label_ids=label_ids, prompt_tokens=len(tokens), rid=rid)
 
     async def describe(self, *, deadline: float) -> EngineDescription:
         """Ask the engine what it serves and can do, and keep to it from then on.

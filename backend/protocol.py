@@ -70,7 +70,7 @@ def generate_body(input_ids: TokenIds, label_ids: Sequence[int], rid: str) -> by
 
 
 def parse_label_logprobs(
-    body: bytes, *, label_ids: Sequence[int], prompt_tokens: int
+    body: bytes, *, label_ids: Sequence[int], prompt_tokens: int, rid: str
 ) -> LabelLogprobs:
     """Read the answer to a one-token call, trusting nothing about it.
 
@@ -78,6 +78,7 @@ def parse_label_logprobs(
         body: body of an answer with status 200.
         label_ids: what was asked.
         prompt_tokens: length of the input sent; another count means it was truncated.
+        rid: name of the call, which the answer repeats; another one is another call's answer.
 
     Raises:
         UnusableLogprobs: it lacks a finite log-probability for some label.
@@ -90,6 +91,8 @@ def parse_label_logprobs(
     meta = answer.get("meta_info")
     if not isinstance(meta, dict):
         raise EngineProtocolError("The engine's answer has no meta_info.")
+    if meta.get("id", rid) != rid:
+        raise EngineProtocolError("The engine's answer is that to another call.")
     reason = meta.get("finish_reason")
     if isinstance(reason, dict) and reason.get("type") == "abort":
         raise EngineProtocolError("The engine aborted the call.")

@@ -37,7 +37,7 @@ def answer(entries, **meta):
 
 
 def parse(body, label_ids=(7, 9)):
-    return protocol.parse_label_logprobs(body, label_ids=label_ids, prompt_tokens=3)
+    return protocol.parse_label_logprobs(body, label_ids=label_ids, prompt_tokens=3, rid="e.001")
 
 
 GOOD = [[-1.5, 7, None], [-0.5, 9, None]]
@@ -124,6 +124,13 @@ def test_missing_or_malformed_labels_are_errors(positions):
 def test_counts_that_cannot_be_are_errors(name, value):
     with pytest.raises(EngineProtocolError, match=name):
         parse(answer(GOOD, **{name: value}))
+
+
+@pytest.mark.parametrize("rid", ["e.002", "", None, 7])
+def test_the_answer_to_another_call_is_an_error(rid):
+    assert parse(answer(GOOD, id="e.001")) == parse(answer(GOOD))
+    with pytest.raises(EngineProtocolError, match="another call"):
+        parse(answer(GOOD, id=rid))
 
 
 def test_an_aborted_call_is_an_error_although_its_status_is_200():

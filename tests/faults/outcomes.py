@@ -45,6 +45,7 @@ OUTCOMES: Mapping[Fault, Outcome] = {
     Fault.OTHER_IDS: NONSENSE,
     Fault.MISSING: NONSENSE,
     Fault.WRONG_COUNT: NONSENSE,
+    Fault.OTHER_CALL: NONSENSE,
     Fault.ABORTED: NONSENSE,
     Fault.ERROR_IN_200: NONSENSE,
     Fault.NOT_JSON: NONSENSE,

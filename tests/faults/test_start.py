@@ -16,6 +16,7 @@ REFUSED = {Fault.REFUSED, Fault.TOO_LONG, Fault.UNAUTHORISED, Fault.NO_ROUTE}
 USELESS = {Fault.NAN, Fault.INFINITE, Fault.POSITIVE, Fault.NULL, Fault.TEXT, Fault.SHORT}
 USELESS |= {Fault.OTHER_IDS, Fault.MISSING}
 """Whole answers without the numbers that were asked for, which the next one will lack, too."""
+NUMBERS = USELESS | {Fault.WRONG_COUNT, Fault.OTHER_CALL}
 
 Fix = Callable[[FakeEngine], None]
 

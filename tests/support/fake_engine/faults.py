@@ -29,6 +29,7 @@ class Fault(enum.Enum):
     OTHER_IDS = "other_ids"  # as many as asked, for other tokens
     MISSING = "missing"  # no output_token_ids_logprobs at all
     WRONG_COUNT = "wrong_count"  # prompt_tokens says the input was truncated
+    OTHER_CALL = "other_call"  # the answer to another call
     # in the answer
     ABORTED = "aborted"  # 200 with finish_reason abort
     ERROR_IN_200 = "error_in_200"  # the Rust front's way with an item of a batch
@@ -101,6 +102,8 @@ def spoilt(answer: dict[str, Any], fault: Fault) -> dict[str, Any]:
         del meta["output_token_ids_logprobs"]
     elif fault is Fault.WRONG_COUNT:
         meta["prompt_tokens"] -= 1
+    elif fault is Fault.OTHER_CALL:
+        meta["id"] = "another.0000"
     return answer
 
 
