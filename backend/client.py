@@ -30,7 +30,7 @@ from backend.protocol import (
     tokenize_body,
 )
 from backend.token_ids import TokenIds
-from backend.transport import AiohttpTransport, Transport
+from backend.transport import ConnectionPool, Transport
 
 __all__ = ["Engine", "EngineClient", "EngineDescription", "LabelLogprobs"]
 
@@ -55,7 +55,7 @@ class EngineClient:
         transport: Transport | None = None,
     ) -> None:
         self.vocabulary_size: int | None = None
-        self._transport = transport or AiohttpTransport(base_url, api_key=api_key)
+        self._transport = transport or ConnectionPool(base_url, api_key=api_key)
         self._slots = asyncio.Semaphore(max_in_flight)
         self._max_aborts = 2 * max_in_flight
         self._aborts: set[asyncio.Task[None]] = set()

@@ -10,7 +10,7 @@ from backend.client import EngineClient
 from backend.config import Config
 from backend.errors import EngineError
 from backend.fit import require_described
-from backend.transport import AiohttpTransport
+from backend.transport import ConnectionPool
 
 _FIRST_PAUSE_SECONDS = 0.1
 # a large model loads for minutes: asked less and less often, but told of at most this late
@@ -31,7 +31,7 @@ async def wait_until_healthy(url: str, *, seconds: float) -> bool:
     Returns:
         Whether it became healthy in time.
     """
-    transport = AiohttpTransport(url)
+    transport = ConnectionPool(url)
     try:
         async with asyncio.timeout(seconds):
             for pause in _pauses():
@@ -101,7 +101,7 @@ async def wait_until_silent(config: Config, *, seconds: float) -> None:
         await client.aclose()
 
 
-async def _answers_200(transport: AiohttpTransport) -> bool:
+async def _answers_200(transport: ConnectionPool) -> bool:
     try:
         deadline = asyncio.get_running_loop().time() + _PROBE_SECONDS
         status, _ = await transport.get("/health", deadline=deadline)

@@ -1,0 +1,1 @@
+"""What OpenJev adds around an engine, measured beside what one would write instead."""

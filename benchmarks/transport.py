@@ -1,0 +1,124 @@
+"""What the calls of one evaluation cost in the client: aiohttp beside the product's own pool.
+
+    python -m benchmarks.transport [--evaluations 400] [--concurrent 16] [--rounds 5]
+
+Each evaluation is one call and then four at once, to a stub engine in a process of its own. The two
+take turns in one process; prints the CPU time of this process per evaluation, the least of all
+rounds, in microseconds. Needs `requirements-bench.txt`.
+"""
+
+import argparse
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+import aiohttp
+import uvloop
+
+from backend.protocol import generate_body
+from backend.token_ids import TokenIds
+from backend.transport import ConnectionPool
+from benchmarks.api.servers import stub
+
+_PORT = 18090
+_BODY = generate_body(TokenIds.of(range(340)), [1, 2, 3], "0" * 32 + ".0001")
+_HEADERS = {"x-smg-routing-key": "0" * 32}
+
+
+class Client(Protocol):
+    """Either of the two."""
+
+    async def post(
+        self, path: str, body: bytes, *, deadline: float, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        """Post and read the whole answer."""
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+
+
+class Aiohttp:
+    """aiohttp, without anything that it does not need here."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            headers={"Content-Type": "application/json"},
+            timeout=aiohttp.ClientTimeout(total=None),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    async def post(
+        self, path: str, body: bytes, *, deadline: float, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        """Post and read the whole answer."""
+        async with (
+            asyncio.timeout_at(deadline),
+            self._session.post(self._url + path, data=body, headers=headers) as response,
+        ):
+            return response.status, await response.read()
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._session.close()
+
+
+async def evaluate(client: Client) -> None:
+    """Make the calls of one evaluation."""
+    deadline = asyncio.get_running_loop().time() + 60
+
+    async def call() -> None:
+        status, _ = await client.post("/generate", _BODY, deadline=deadline, headers=_HEADERS)
+        assert status == 200
+
+    await call()
+    await asyncio.gather(*(call() for _ in range(4)))
+
+
+async def cpu_per_evaluation(client: Client, evaluations: int, concurrent: int) -> float:
+    """Microseconds of this process, for each of `evaluations`, `concurrent` at a time."""
+    left = iter(range(evaluations))
+
+    async def work() -> None:
+        for _ in left:
+            await evaluate(client)
+
+    begun = time.process_time()
+    await asyncio.gather(*(work() for _ in range(concurrent)))
+    return 1e6 * (time.process_time() - begun) / evaluations
+
+
+async def compare(url: str, evaluations: int, concurrent: int, rounds: int) -> None:
+    """Let both take turns, and print the least of each."""
+    clients: dict[str, Client] = {"aiohttp": Aiohttp(url), "own pool": ConnectionPool(url)}
+    least = dict.fromkeys(clients, float("inf"))
+    for _ in range(rounds):
+        for name, client in clients.items():
+            spent = await cpu_per_evaluation(client, evaluations, concurrent)
+            least[name] = min(least[name], spent)
+    for client in clients.values():
+        await client.aclose()
+    for name, spent in least.items():
+        print(f"{name:9} {spent:7.0f} µs of CPU per evaluation of 5 calls")
+    print(f"ratio     {least['aiohttp'] / least['own pool']:7.1f}")
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.transport",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--evaluations", type=int, default=400)
+    parser.add_argument("--concurrent", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with stub(_PORT, "stub", 0.0, None) as url:
+        uvloop.run(compare(url, options.evaluations, options.concurrent, options.rounds))
+
+
+if __name__ == "__main__":
+    main()
