@@ -74,3 +74,8 @@ def phase_of(text: str) -> Phase | None:
     """Which phase of the start begins with this text; `None` where it does not say."""
     bare = _RANK.sub("", text)
     return next((phase for phase, begin in _PHASES if begin.match(bare)), None)
+
+
+def tells_taken_port(text: str) -> bool:
+    """Whether it says that the engine's port belongs to another server."""
+    return "address already in use" in text.lower()

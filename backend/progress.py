@@ -7,7 +7,7 @@ from one that is stuck. Decides nothing.
 import asyncio
 from collections.abc import Callable
 
-from backend.engine_log import Phase, phase_of
+from backend.engine_log import Phase, phase_of, tells_taken_port
 
 _REPEAT_SECONDS = 15.0
 _ORDER = list(Phase)
@@ -22,6 +22,7 @@ class StartProgress:
 
     Attributes:
         phase: what is done now.
+        port_is_taken: whether the engine has said that another server has its port.
     """
 
     def __init__(self, say: Callable[[str], None], phase: Phase) -> None:
@@ -29,6 +30,7 @@ class StartProgress:
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self.phase = phase
+        self.port_is_taken = False
         self._news = asyncio.Event()
 
     @property
@@ -42,6 +44,8 @@ class StartProgress:
 
     def heard(self, text: str) -> None:
         """Take note of a line of the engine's. Phases only go forward: several workers may tell."""
+        # long before SGLang ends of it, which its last words do not mention
+        self.port_is_taken = self.port_is_taken or tells_taken_port(text)
         phase = phase_of(text)
         if phase is not None and not self.has_reached(phase):
             self.phase = phase

@@ -6,7 +6,6 @@ them ends anything itself.
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +21,6 @@ from backend.supervisor import EngineProcess
 logger = logging.getLogger(__name__)
 
 FAILED = 1
-
-_PORT_TAKEN = re.compile("address already in use", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,7 @@ class Watched:
         """What to wait for, all at once: the first that is done decides."""
         watchers = [self._start_and_silence()]
         if self.engine is not None:
-            watchers.append(_end(self.engine))
+            watchers.append(self._end(self.engine))
         if self.lifespan is not None:
             watchers.append(self._refusal(self.lifespan))
         return watchers
@@ -94,6 +91,18 @@ class Watched:
             _quoted(await engine.last_words()),
         )
 
+    async def _end(self, engine: EngineProcess) -> int:
+        code = await engine.wait()
+        words = await engine.last_words()
+        logger.error(
+            "The engine ended by itself (exit code %d). The last it said:%s", code, _quoted(words)
+        )
+        if self.progress.port_is_taken:
+            logger.error(
+                "Another server took the engine's port. Choose another with --backend-port."
+            )
+        return FAILED
+
     async def _refusal(self, lifespan: Lifespan) -> int:
         return self._give_up(await lifespan.refused())
 
@@ -106,17 +115,6 @@ class Watched:
                 "choose another with --backend-port."
             )
         return FAILED
-
-
-async def _end(engine: EngineProcess) -> int:
-    code = await engine.wait()
-    words = await engine.last_words()
-    logger.error(
-        "The engine ended by itself (exit code %d). The last it said:%s", code, _quoted(words)
-    )
-    if any(map(_PORT_TAKEN.search, words)):
-        logger.error("Another server took the engine's port. Choose another with --backend-port.")
-    return FAILED
 
 
 def _quoted(words: list[str]) -> str:

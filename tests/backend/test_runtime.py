@@ -37,9 +37,8 @@ class Log(list):
 
 
 class StandInEngine:
-    def __init__(self, log, *, start_error=None, ignores_sigterm=False, words=("out of memory",)):
+    def __init__(self, log, *, start_error=None, ignores_sigterm=False):
         self.log = log
-        self.words = list(words)
         self.hears = None
         self.code = asyncio.get_running_loop().create_future()
         self.start_error = start_error
@@ -57,7 +56,7 @@ class StandInEngine:
         return await asyncio.shield(self.code)
 
     async def last_words(self):
-        return self.words
+        return ["out of memory"]
 
     async def stop(self, grace):
         self.log.append(f"engine stops {grace:g}")
@@ -222,9 +221,13 @@ async def test_the_engines_death_is_code_1_with_its_last_words(log, probes, capl
 
 
 async def test_an_engine_that_lost_its_port_says_so(log, probes, caplog):
-    engine = StandInEngine(log, words=["ERROR [Errno 98] Address already in use"])
-    engine.code.set_result(1)
-    assert await start(log, engine=engine) == 1
+    engine = StandInEngine(log)
+    task = start(log, engine=engine)
+    await until(log, "engine starts")
+    engine.hears("[Errno 98] error while attempting to bind on address: address already in use")
+    engine.hears("The server is fired up and ready to roll!")  # SGLang says so even then
+    engine.code.set_result(3)
+    assert await task == 1
     assert "Choose another with --backend-port" in caplog.text
 
 
