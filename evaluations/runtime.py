@@ -195,7 +195,7 @@ class Runtime:
             self._engine_answers = True
             self.startup_seconds = asyncio.get_running_loop().time() - begun
             logger.info(
-                "Ready after %.1f s with readout %s.", self.startup_seconds, self.readout.version
+                "Checked after %.1f s; readout %s.", self.startup_seconds, self.readout.version
             )
 
 
