@@ -36,7 +36,11 @@ class Phase(Enum):
 _RANK = re.compile(r"^(?:[A-Z]{2}\d+ )+")
 _PHASES = (
     (Phase.DOWNLOADING, re.compile("Using model weights format")),
-    (Phase.LOADING, re.compile("Loading weights from|Load weight begin|Multi-thread loading")),
+    # not at SGLang's "Load weight begin", after which it may first have to download them
+    (
+        Phase.LOADING,
+        re.compile("Loading (?:weights from|safetensors|pt)|Multi-thread loading|Found local HF"),
+    ),
     (
         Phase.CAPTURING,
         re.compile("Capture .* begin|Compiling|Try DeepGEMM|DeepGEMM warmup|Running FlashInfer"),

@@ -56,9 +56,9 @@ def test_what_is_written_for_every_request_is_for_debugging(line, level):
     ("text", "phase"),
     [
         ("Using model weights format ['*.safetensors']", Phase.DOWNLOADING),
-        ("Load weight begin. avail mem=21.49 GB", Phase.LOADING),
+        ("Found local HF snapshot for Qwen/Qwen3-8B at /hub; skipping", Phase.LOADING),
         ("Multi-thread loading shards:  33% Completed | 1/3 [00:05<00:10]", Phase.LOADING),
-        ("TP3 Load weight begin. avail mem=21.49 GB", Phase.LOADING),
+        ("DP1 TP0 Loading safetensors checkpoint shards:   0% Completed", Phase.LOADING),
         ("Loading weights from qwen.gguf", Phase.LOADING),
         ("Capture decode CUDA graph begin. backend=full, bs=[1, 2]", Phase.CAPTURING),
         ("Running FlashInfer autotune with cache: /root/.cache", Phase.CAPTURING),
@@ -66,9 +66,10 @@ def test_what_is_written_for_every_request_is_for_debugging(line, level):
         ("SGLANG_RUST_SERVER enabled, Rust server listen on 127.0.0.1:31101", Phase.WARMING_UP),
         ("The server is fired up and ready to roll!", Phase.CHECKING),
         ("Engine ready: tiny.gguf, 1 MB of weights, 2 threads", Phase.CHECKING),
+        ("Load weight begin. avail mem=21.49 GB", None),
         ("Load weight end. elapsed=0.22 s, type=Qwen3ForCausalLM", None),
         ("Disable prefill CUDA graph because cuda_graph_config resolved", None),
-        ("server_args={'model_path': 'Load weight begin', 'disable_autotune': 1}", None),
+        ("server_args={'model_path': 'Loading weights from', 'disable_autotune': 1}", None),
     ],
 )
 def test_phases_are_recognised_by_the_line_they_begin_with(text, phase):

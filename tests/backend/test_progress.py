@@ -28,18 +28,28 @@ async def next_line(lines):
 async def test_a_new_phase_is_told_at_once(told):
     start, lines = told
     assert await next_line(lines) == "Start   starting the engine (0 s)"
-    start.heard("Load weight begin. avail mem=21.49 GB")
+    start.heard("Multi-thread loading shards:   0% Completed")
     assert await next_line(lines) == "Start   loading the weights (0 s)"
     assert start.phase is Phase.LOADING
+
+
+async def test_sglang_downloads_before_it_loads(told):
+    start, lines = told
+    await next_line(lines)
+    start.heard("Load weight begin. avail mem=21.49 GB")
+    start.heard("Using model weights format ['*.safetensors']")
+    assert await next_line(lines) == "Start   downloading the weights (0 s)"
+    start.heard("Multi-thread loading shards:   0% Completed")
+    assert await next_line(lines) == "Start   loading the weights (0 s)"
 
 
 async def test_a_phase_that_is_over_does_not_come_again(told):
     start, lines = told
     await next_line(lines)
     start.heard("Capture decode CUDA graph begin.")
-    start.heard("Load weight begin. avail mem=21.49 GB")  # another worker, later
+    start.heard("Multi-thread loading shards:   0% Completed")  # another worker, later
     assert "capturing" in await next_line(lines)
-    start.heard("Load weight begin. avail mem=21.49 GB")
+    start.heard("Multi-thread loading shards:   0% Completed")
     start.heard("an ordinary line")
     await asyncio.sleep(0)
     assert lines.empty()
@@ -50,7 +60,7 @@ async def test_a_long_phase_is_told_again(told, monkeypatch):
     start, lines = told
     await next_line(lines)
     monkeypatch.setattr(progress, "_REPEAT_SECONDS", 0.01)
-    start.heard("Load weight begin. avail mem=21.49 GB")
+    start.heard("Multi-thread loading shards:   0% Completed")
     assert await next_line(lines) == await next_line(lines) == "Start   loading the weights (0 s)"
 
 

@@ -199,7 +199,7 @@ async def test_the_phases_of_the_start_are_told_until_it_is_ready(log, probes):
     engine = StandInEngine(log)
     task = start(log, engine=engine)
     await until(log, "say Start   starting the engine (0 s)")
-    engine.hears("Load weight begin. avail mem=21.49 GB")
+    engine.hears("Multi-thread loading shards:   0% Completed")
     await until(log, "say Start   loading the weights (0 s)")
     probes.healthy.set_result(True)
     await until(log, "say Ready")
@@ -321,8 +321,12 @@ async def test_a_failure_while_draining_still_stops_the_engine(log, probes, capl
 @pytest.mark.parametrize(
     ("line", "reason", "hinted"),
     [
-        ("Load weight begin.", "The engine at http://engine serves 'other'.", True),
-        ("Load weight begin.", "The tokenizer does not fit.", False),
+        (
+            "Multi-thread loading shards:   0% Completed",
+            "The engine at http://engine serves 'other'.",
+            True,
+        ),
+        ("Multi-thread loading shards:   0% Completed", "The tokenizer does not fit.", False),
         ("Uvicorn running on http://engine", "The engine at http://engine serves 'other'.", False),
     ],
 )
