@@ -5,10 +5,12 @@ BACKEND_PORT ?= 30000
 PROFILE ?= $(or $(OPENJEV_PROFILE),embedded)
 VENV := .venv
 BIN := $(VENV)/bin
+SGLANG_VENV := .venv-sglang
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev weights run smoke test lint types unit test-fidelity format clean
+.PHONY: help setup setup-dev weights run smoke test lint types unit test-fidelity test-sglang format \
+	clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,19 +50,29 @@ types: $(VENV)/.dev ## Type-check, strictly
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev ## Only the fast tests
-	$(BIN)/pytest -m "not process and not model and not fidelity"
+	$(BIN)/pytest -m "not process and not model and not fidelity and not sglang"
 
 test: lint types ## Lint, type-check and run every test that needs no extra installation
-	$(BIN)/pytest -m "not fidelity" --cov --cov-report=term --cov-fail-under=95
+	$(BIN)/pytest -m "not fidelity and not sglang" --cov --cov-report=term --cov-fail-under=95
 
 test-fidelity: ## Compare with transformers and torch on the same weights (installs them; slow)
 	$(PYTHON) -m venv .venv-fidelity
 	.venv-fidelity/bin/pip install --quiet -r requirements-fidelity.txt
 	.venv-fidelity/bin/pytest -m fidelity
 
+$(SGLANG_VENV)/.cpu: requirements-sglang-cpu.txt
+	@echo "Installing SGLang into $(SGLANG_VENV): 2.5 GB, which takes some minutes."
+	$(PYTHON) -m venv $(SGLANG_VENV)
+	$(SGLANG_VENV)/bin/pip install --quiet $$(grep ^torch== requirements-sglang-cpu.txt)
+	$(SGLANG_VENV)/bin/pip install --quiet --no-deps -r requirements-sglang-cpu.txt
+	@touch $@
+
+test-sglang: $(VENV)/.dev $(SGLANG_VENV)/.cpu ## Ask the real SGLang, on the CPU (installs it; slow)
+	$(BIN)/pytest -m sglang
+
 format: $(VENV)/.dev ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## Remove what the targets made here (weights stay in OPENJEV_WEIGHTS_DIR)
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-fidelity $(SGLANG_VENV) .pytest_cache .mypy_cache .ruff_cache .coverage

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.conftest import free_port
@@ -50,6 +51,12 @@ def settings(checkpoint: Path, **more: str) -> dict[str, str]:
     }
 
 
+def scheduler_of(command: Running) -> psutil.Process:
+    """The process below `command` in which SGLang holds the model."""
+    (found,) = [p for p in command.descendants() if "scheduler" in " ".join(p.cmdline())]
+    return found
+
+
 @dataclass(frozen=True)
 class RunningSGLang:
     """An SGLang that somebody started by hand, with a key.
@@ -63,6 +70,10 @@ class RunningSGLang:
     url: str
     front: str
     command: Running
+
+    def scheduler(self) -> psutil.Process:
+        """The process that holds the model."""
+        return scheduler_of(self.command)
 
 
 @contextmanager

@@ -33,8 +33,29 @@ async def test_it_is_described_as_what_it_is(client, engine):
     assert (found.has_abort, found.reports_cached) == (python, python)
 
 
-async def test_it_is_healthy(client):
+async def test_it_is_healthy_until_its_scheduler_hangs(client, engine):
     assert await client.is_healthy(deadline=now() + 20)
+    scheduler = engine.scheduler()
+    scheduler.suspend()
+    try:
+        assert not await client.is_healthy(deadline=now() + 1)
+    finally:
+        scheduler.resume()
+    assert await client.is_healthy(deadline=now() + 20)
+
+
+async def test_asking_for_its_health_does_not_disturb_the_calls(client):
+    """SGLang's own `/health` kills it as soon as its request meets one of ours in a batch."""
+
+    async def call(worker):
+        for n in range(20):
+            await ask(client, tokens(20, seed=n), f"health.{worker}.{n:02}")
+
+    async def look():
+        return all([await client.is_healthy(deadline=now() + 60) for _ in range(50)])
+
+    looked, *_ = await asyncio.gather(look(), *map(call, range(8)))
+    assert looked
 
 
 async def test_the_longest_input_is_answered_and_a_longer_one_is_not_sent(client):
