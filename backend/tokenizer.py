@@ -24,6 +24,7 @@ from backend.chat_template import (
 from backend.checkpoint import tokenizer_directory
 from backend.config import Config
 from backend.errors import TokenizerError
+from backend.plain_encoder import plain_encoder
 from backend.vocabulary import Vocabulary, vocabulary_from_gguf, vocabulary_from_pretrained
 
 Piece: TypeAlias = str | int
@@ -85,6 +86,7 @@ class ChatTokenizer:
         self.template = vocabulary.template
         self._trusted = vocabulary.tokenizer
         self._plain = _without_control_tokens(vocabulary.tokenizer)
+        self._encode_plain = plain_encoder(self._plain, self.name)
         self.vocabulary_size = 1 + max(self._trusted.get_vocab(with_added_tokens=True).values())
         added = self._trusted.get_added_tokens_decoder()
         self._control_ids = {token.content: number for number, token in added.items()}
@@ -135,9 +137,7 @@ class ChatTokenizer:
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode each text as plain text; control strings in it become ordinary tokens."""
-        # Unlike encode, the batch call lets other Python threads run meanwhile.
-        batch = self._plain.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in batch]
+        return self._encode_plain(texts)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Give the text of `ids`, control tokens written out."""

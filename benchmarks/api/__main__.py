@@ -24,9 +24,10 @@ from benchmarks.api.load import Tally, load
 from benchmarks.api.servers import PROFILE, STACKS, Running, Stack, running, stub
 
 _WORDS = (
-    "invoice customer payment twice charged refund account support message urgent overdue "
-    "delivery printer broken screen password reset login office monday manager reply"
-).split()
+    "invoice", "customer", "payment", "twice", "charged", "refund", "account", "support",
+    "message", "urgent", "overdue", "delivery", "printer", "broken", "screen", "password",
+    "reset", "login", "office", "monday", "manager", "reply",
+)  # fmt: skip
 _QUESTIONS = {
     "refund": {"type": "noul", "instructions": "Does the customer ask for money back?"},
     "angry": {"type": "noul", "instructions": "Is the customer angry?"},

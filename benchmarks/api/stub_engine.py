@@ -1,7 +1,8 @@
 """An engine that thinks nothing: answers `/generate` in SGLang's shape after a fixed delay.
 
-So cheap that what is measured in front of it is not the stub: no framework, and nothing is computed.
-Every label gets the same log-probability. `python -m benchmarks.api.stub_engine --port N [--delay S]`.
+So cheap that what is measured in front of it is not the stub: no framework, and nothing is
+computed; every label gets the same log-probability. The benchmarks start it:
+`python -m benchmarks.api.stub_engine --port N --model NAME [--delay SECONDS]`.
 """
 
 import argparse
