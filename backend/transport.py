@@ -1,7 +1,7 @@
 """HTTP/1.1 to one engine over kept connections: bytes in, status and bytes out, with a deadline.
 
-Does only what calls to an engine need, at a quarter of a general client's cost, which the many calls
-of an evaluation make worth having (docs/decisions/engine-transport.md). Knows connections and
+Does only what calls to an engine need, at a quarter of a general client's cost, which the many
+calls of an evaluation make worth having (docs/decisions/engine-transport.md). Knows connections and
 nothing of what is said over them. The engine's calls are idempotent, so a connection that turns out
 to have been closed while it idled costs one second try on a fresh one; no other failure is ever
 tried again.
