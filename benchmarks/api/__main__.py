@@ -11,84 +11,24 @@ medians over the rounds, and each as a ratio to the first stack; `--picture` dra
 
 import argparse
 import json
-import os
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import uvloop
 
-from backend.profiles import PROFILES
+from benchmarks.api.bodies import evaluations
 from benchmarks.api.load import Tally, load
-from benchmarks.api.servers import PROFILE, STACKS, Running, Stack, running, stub
-
-_WORDS = (
-    "invoice", "customer", "payment", "twice", "charged", "refund", "account", "support",
-    "message", "urgent", "overdue", "delivery", "printer", "broken", "screen", "password",
-    "reset", "login", "office", "monday", "manager", "reply",
-)  # fmt: skip
-_QUESTIONS = {
-    "refund": {"type": "noul", "instructions": "Does the customer ask for money back?"},
-    "angry": {"type": "noul", "instructions": "Is the customer angry?"},
-    "department": {
-        "type": "choice",
-        "instructions": "Which department should handle this message?",
-        "criteria": {
-            "billing": "Invoices, charges, payments and refunds",
-            "technical": "Errors, outages and broken features",
-            "account": "Logins, passwords and profile changes",
-        },
-    },
-    "urgency": {
-        "type": "score",
-        "instructions": "How soon does the customer need a reaction?",
-        "criteria": ["It can wait for weeks", "Within some days", "Today"],
-    },
-}
-_STATE_WORDS = 280
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One stack under one load; medians over the rounds.
-
-    Attributes:
-        stack: its name.
-        delay: of the stub engine, in seconds.
-        connections: at the same time.
-        rate: evaluations per second.
-        p50, p95, p99: latency in milliseconds.
-        cpu: CPU time of the server per evaluation, in milliseconds.
-        errors: answers other than 200, over all rounds.
-    """
-
-    stack: str
-    delay: float
-    connections: int
-    rate: float
-    p50: float
-    p95: float
-    p99: float
-    cpu: float
-    errors: int
-
-
-def bodies() -> Iterator[bytes]:
-    """Endless evaluations, no two with the same state."""
-    number = 0
-    while True:
-        number += 1
-        words = [_WORDS[(number * (i + 7) + i) % len(_WORDS)] for i in range(_STATE_WORDS)]
-        state = f"Message {number}: {' '.join(words)}."
-        yield json.dumps({"model": "jev-latest", "state": state, "questions": _QUESTIONS}).encode()
+from benchmarks.api.rows import Row, table
+from benchmarks.api.servers import MODEL, Running, chosen, own_cores, running, stub
 
 
 def measure(
     served: Sequence[Running], delay: float, connections: int, *, seconds: float, rounds: int
 ) -> list[Row]:
     """Load every stack in turn, `rounds` times."""
-    supply = bodies()
+    supply = evaluations()
     found: dict[str, list[tuple[Tally, float]]] = {one.stack.name: [] for one in served}
     for turn in range(rounds + 1):
         for one in served:
@@ -122,23 +62,6 @@ def _row(name: str, delay: float, connections: int, results: Sequence[tuple[Tall
     )
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The rows of one load, with ratios to the first of them, in Markdown."""
-    first = rows[0]
-    lines = [
-        f"{first.connections} connections, engine delay {1000 * first.delay:g} ms",
-        "",
-        "| stack | evaluations/s | ratio | p50 ms | p95 ms | p99 ms | CPU ms | errors |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {r.stack} | {r.rate:.0f} | {r.rate / first.rate:.2f} | {r.p50:.1f} | {r.p95:.1f} "
-        f"| {r.p99:.1f} | {r.cpu:.2f} | {r.errors} |"
-        for r in rows
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.api",
@@ -156,27 +79,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _chosen(only: Sequence[str] | None) -> tuple[Stack, ...]:
-    chosen = tuple(s for s in STACKS if not only or any(text in s.name for text in only))
-    if not chosen:
-        raise SystemExit(f"No stack is named so. There are: {', '.join(s.name for s in STACKS)}.")
-    return chosen
-
-
 def main() -> None:
     """Measure, print, write."""
     options = _parser().parse_args()
-    cores = sorted(os.sched_getaffinity(0))
-    server_core, load_core = (cores[0], cores[1]) if len(cores) > 1 else (None, None)
-    if load_core is not None:
-        os.sched_setaffinity(0, {load_core})
-    model = PROFILES[PROFILE].served_model_name
+    server_core, load_core = own_cores()
     port = options.first_port
     rows: list[Row] = []
     for delay in options.delays:
         with (
-            stub(port, model, delay, load_core) as engine,
-            running(_chosen(options.only), engine, port + 1, server_core) as served,
+            stub(port, MODEL, delay, load_core) as engine,
+            running(chosen(options.only), engine, port + 1, server_core) as served,
         ):
             for connections in options.connections:
                 rows += measure(

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,11 @@ from pathlib import Path
 import httpx
 import psutil
 
+from backend.profiles import PROFILES
+
 ROOT = Path(__file__).resolve().parents[2]
 PROFILE = "embedded-0.5b"  # its tokenizer; the weights themselves are not read
+MODEL = PROFILES[PROFILE].served_model_name
 _START_SECONDS = 120.0
 _STOP_SECONDS = 20.0
 
@@ -53,6 +56,23 @@ STACKS = (
 )
 
 
+def chosen(only: Sequence[str] | None) -> tuple[Stack, ...]:
+    """Give the stacks whose name holds one of `only`; all without it."""
+    found = tuple(s for s in STACKS if not only or any(text in s.name for text in only))
+    if not found:
+        raise SystemExit(f"No stack is named so. There are: {', '.join(s.name for s in STACKS)}.")
+    return found
+
+
+def own_cores() -> tuple[int | None, int | None]:
+    """Give the servers a core and the load, this process included, another, if there are two."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        return None, None
+    os.sched_setaffinity(0, {cores[1]})
+    return cores[0], cores[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     """A stack that serves."""
@@ -83,7 +103,13 @@ def running(
     stacks: tuple[Stack, ...], engine: str, first_port: int, core: int | None
 ) -> Iterator[list[Running]]:
     """Run `stacks` in front of `engine`, all of them idle on one core."""
-    environ = {"OPENJEV_PROFILE": PROFILE, "OPENJEV_BACKEND_URL": engine}
+    environ = {
+        "OPENJEV_PROFILE": PROFILE,
+        "OPENJEV_BACKEND_URL": engine,
+        "OPENJEV_MAX_INPUT_TOKENS": "32768",
+        "OPENJEV_MAX_CONCURRENT_REQUESTS": "64",  # as many as connect: refusals are fast, too
+        "OPENJEV_MAX_CONCURRENT_BRANCHES": "256",
+    }
     with ExitStack() as stack:
         served = []
         for port, one in enumerate(stacks, start=first_port):
