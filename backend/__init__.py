@@ -4,7 +4,8 @@ This package knows token ids and log-probabilities. It must never know of questi
 public HTTP requests, and never imports `evaluations`. What other packages may use:
 
 * `backend.config.Config`: the validated settings;
-* `backend.client.EngineClient`: one-token calls to any engine that speaks SGLang's protocol;
+* `backend.engine.Engine`: what is asked of an engine, and `backend.client.EngineClient`, which asks
+  any that speaks SGLang's protocol;
 * `backend.tokenizer.ChatTokenizer`: text to token ids, with the caller's text kept apart;
 * `backend.errors`: what can go wrong between us and an engine.
 """

@@ -19,7 +19,6 @@ from backend.description import (
     parse_details,
     parse_served_model,
 )
-from backend.engine import Engine
 from backend.errors import EngineError, EngineRejected, EngineTimeout, EngineUnavailable
 from backend.protocol import (
     LabelLogprobs,
@@ -31,8 +30,6 @@ from backend.protocol import (
 )
 from backend.token_ids import TokenIds
 from backend.transport import ConnectionPool, Transport
-
-__all__ = ["Engine", "EngineClient", "EngineDescription", "LabelLogprobs"]
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from itertools import takewhile
 
-from backend.client import Engine
 from backend.config import Config
+from backend.engine import Engine
 from backend.errors import TokenizerError
 from backend.tokenizer import ChatTokenizer, OpenTurn, Piece
 from evaluations.labels import LETTERS, Label, labels_for, verified_labels

@@ -9,9 +9,10 @@ import uuid
 from collections.abc import Sequence
 from time import perf_counter
 
-from backend.client import Engine, LabelLogprobs
 from backend.config import Config
+from backend.engine import Engine
 from backend.errors import EngineTimeout
+from backend.protocol import LabelLogprobs
 from backend.token_ids import TokenIds
 from evaluations.admission import check_budgets
 from evaluations.exceptions import DeadlineExceeded

@@ -5,7 +5,9 @@ import json
 
 import pytest
 
-from backend.client import Engine, EngineClient, EngineDescription
+from backend.client import EngineClient
+from backend.description import EngineDescription
+from backend.engine import Engine
 from backend.errors import (
     EngineBusy,
     EngineError,

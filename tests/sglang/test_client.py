@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from backend.client import EngineClient, LabelLogprobs
+from backend.client import EngineClient
 from backend.errors import EngineRejected, EngineUnavailable
+from backend.protocol import LabelLogprobs
 from tests.sglang.conftest import MAX_QUEUED
 from tests.sglang.programs import CONTEXT_LENGTH, MODEL_NAME
 from tests.sglang.prompts import tokens

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from backend.client import EngineDescription, LabelLogprobs
+from backend.description import EngineDescription
 from backend.errors import EngineUnavailable
+from backend.protocol import LabelLogprobs
 
 Answer = Callable[["Call"], Awaitable[tuple[float, ...]]]
 
@@ -29,7 +30,7 @@ async def first_label_wins(call: Call) -> tuple[float, ...]:
 
 @dataclass
 class StandIn:
-    """Stands in for `backend.client.Engine`."""
+    """Stands in for `backend.engine.Engine`."""
 
     answer: Answer = first_label_wins
     model: str = "tiny/random"
