@@ -24,7 +24,7 @@ class Tally:
     seconds: float = 0.0
 
 
-class _Client(asyncio.Protocol):
+class Client(asyncio.Protocol):
     """One keep-alive connection."""
 
     def __init__(self) -> None:
@@ -32,21 +32,25 @@ class _Client(asyncio.Protocol):
         self._parser: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
+        """Take in bytes."""
         self._parser.feed_data(data)
 
     def on_message_complete(self) -> None:
+        """Hand over the status."""
         if self._status and not self._status.done():
             self._status.set_result(self._parser.get_status_code())
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Tell whoever waits."""
         if self._status and not self._status.done():
             self._status.set_result(0)
 
     async def post(self, request: bytes) -> int:
-        """Send a request; return the status, 0 for a closed connection."""
+        """Send a request, of any method; return the status, 0 for a closed connection."""
         self._status = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
         self.transport.write(request)
@@ -63,6 +67,17 @@ def http_request(port: int, body: bytes) -> bytes:
     return head.encode() + body
 
 
+def get_request(port: int, path: str) -> bytes:
+    """Write the bytes of a GET."""
+    return f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\naccept: */*\r\n\r\n".encode()
+
+
+async def connect(port: int) -> Client:
+    """Open a connection to a server on loopback."""
+    _, client = await asyncio.get_running_loop().create_connection(Client, "127.0.0.1", port)
+    return client
+
+
 async def load(port: int, bodies: Iterator[bytes], *, connections: int, seconds: float) -> Tally:
     """Put a server under load.
 
@@ -76,11 +91,10 @@ async def load(port: int, bodies: Iterator[bytes], *, connections: int, seconds:
     begun = time.perf_counter()
 
     async def one() -> None:
-        loop = asyncio.get_running_loop()
-        client: _Client | None = None
+        client: Client | None = None
         while time.perf_counter() - begun < seconds:
             if client is None or client.transport.is_closing():
-                _, client = await loop.create_connection(_Client, "127.0.0.1", port)
+                client = await connect(port)
             request = http_request(port, next(bodies))
             started = time.perf_counter()
             try:

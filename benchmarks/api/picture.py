@@ -1,4 +1,4 @@
-"""Draws what the API tier's benchmark measured: one column per engine delay, rates above latencies.
+"""Draws what the benchmarks of the API tier measured.
 
 Grey is what it is compared with, colour is OpenJev. Nothing is drawn that the table does not hold.
 """
@@ -13,6 +13,7 @@ mpl.use("svg")  # needs no screen; the file's ending still decides what is writt
 
 from matplotlib import pyplot as plt
 
+from benchmarks.api.curves import Curve
 from benchmarks.api.rows import Row
 
 _GREYS = ("#d0d0d0", "#a8a8a8", "#606060", "#808080")
@@ -28,7 +29,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         path: what is written; its ending says in which format.
     """
     delays = sorted({row.delay for row in rows})
-    colours = _colours(rows)
+    colours = _colours([row.stack for row in rows])
     figure, axes = plt.subplots(
         2, len(delays), figsize=(6.4 * len(delays), 8), squeeze=False, layout="constrained"
     )
@@ -43,12 +44,42 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         _bars(lower, shown, colours, [row.p50 for row in shown], tops=[row.p99 for row in shown])
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    _save(figure, path)
+
+
+def draw_growth(curves: Sequence[Curve], path: Path) -> None:
+    """Draw CPU time over size, with the fitted lines, one column for each thing that grows.
+
+    Args:
+        curves: of some stacks.
+        path: what is written; its ending says in which format.
+    """
+    growing = list(dict.fromkeys(curve.grows for curve in curves))
+    colours = _colours([curve.stack for curve in curves])
+    figure, axes = plt.subplots(
+        1, len(growing), figsize=(6.4 * len(growing), 4.8), squeeze=False, layout="constrained"
+    )
+    for column, grows in zip(axes[0], growing, strict=True):
+        for curve in (curve for curve in curves if curve.grows == grows):
+            intercept, slope, _ = curve.line()
+            sizes, colour = list(curve.cpu), colours[curve.stack]
+            column.plot(sizes, list(curve.cpu.values()), "o", color=colour, label=curve.stack)
+            column.axline((0, intercept), slope=slope, color=colour, linewidth=1)
+        column.set_xlabel(grows)
+        column.set_ylabel("ms of CPU per evaluation")
+        column.set_ylim(bottom=0)
+        column.spines[["top", "right"]].set_visible(False)
+    axes[0, 0].legend(frameon=False)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     plt.close(figure)
 
 
-def _colours(rows: Sequence[Row]) -> dict[str, str]:
-    names = dict.fromkeys(row.stack for row in rows)
+def _colours(stacks: Sequence[str]) -> dict[str, str]:
+    names = dict.fromkeys(stacks)
     ours = [name for name in names if "OpenJev" in name]
     others = [name for name in names if name not in ours]
     return {

@@ -3,6 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchmarks.api.goals import Goal
+from benchmarks.api.servers import AIOHTTP, DAPHNE, FLOOR, HTTPX, UVICORN
+
+_OWN_MS = 3.0
+_TAIL = 5.0
+_RATIOS = (
+    (UVICORN, HTTPX, 0.0, 16, 10.0),
+    (UVICORN, AIOHTTP, 0.0, 16, 2.0),
+    (UVICORN, FLOOR, 0.0, 16, 0.5),
+    (DAPHNE, HTTPX, 0.0, 16, 6.0),
+    (DAPHNE, AIOHTTP, 0.0, 16, 1.4),
+    (UVICORN, AIOHTTP, 0.015, 64, 3.0),
+)
+"""Stack, what it is compared with, delay, connections, how many times as fast it has to be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -44,3 +59,32 @@ def table(rows: Sequence[Row]) -> str:
         for r in rows
     ]
     return "\n".join(lines) + "\n"
+
+
+def goals(rows: Sequence[Row]) -> list[Goal]:
+    """What OpenJev has to show beside the others, as far as they were measured."""
+    found = {(row.stack, row.delay, row.connections): row for row in rows}
+    ours = [row for row in rows if row.stack in {UVICORN, DAPHNE}]
+    compared = [
+        Goal(
+            f"{name} to {other}, {connections} connections, {1000 * delay:g} ms",
+            found[name, delay, connections].rate / found[other, delay, connections].rate,
+            times,
+            at_least=True,
+        )
+        for name, other, delay, connections, times in _RATIOS
+        if {(name, delay, connections), (other, delay, connections)} <= set(found)
+    ]
+    alone = [
+        Goal(f"{row.stack}: p50 in ms at one connection, engine at once", row.p50, _OWN_MS)
+        for row in ours
+        if not row.delay and row.connections == 1
+    ]
+    busy = [row for row in ours if row.connections == max(one.connections for one in ours)]
+    tails = [Goal(f"{_load(row)}: p99 to p50", row.p99 / row.p50, _TAIL) for row in busy]
+    errors = [Goal(f"{_load(row)}: errors", row.errors, 0) for row in busy]
+    return compared + alone + tails + errors
+
+
+def _load(row: Row) -> str:
+    return f"{row.stack}, {row.connections} connections, {1000 * row.delay:g} ms"

@@ -44,13 +44,16 @@ def _uvicorn(application: str, *options: str) -> tuple[str, ...]:
     return (*command.split(), "--no-access-log", "--log-level", "warning", *options)
 
 
+HTTPX, AIOHTTP, FLOOR = "FastAPI + httpx", "FastAPI + aiohttp", "raw ASGI (floor)"
+UVICORN, DAPHNE = "OpenJev, uvicorn", "OpenJev, Daphne"
+
 STACKS = (
-    Stack("FastAPI + httpx", _uvicorn("benchmarks.api.rivals:httpx_app", "--factory"), "/docs"),
-    Stack("FastAPI + aiohttp", _uvicorn("benchmarks.api.rivals:aiohttp_app", "--factory"), "/docs"),
-    Stack("raw ASGI (floor)", _uvicorn("benchmarks.api.floor:application")),
-    Stack("OpenJev, uvicorn", _uvicorn("openjev_site.asgi:application")),
+    Stack(HTTPX, _uvicorn("benchmarks.api.rivals:httpx_app", "--factory"), "/docs"),
+    Stack(AIOHTTP, _uvicorn("benchmarks.api.rivals:aiohttp_app", "--factory"), "/docs"),
+    Stack(FLOOR, _uvicorn("benchmarks.api.floor:application")),
+    Stack(UVICORN, _uvicorn("openjev_site.asgi:application")),
     Stack(
-        "OpenJev, Daphne",
+        DAPHNE,
         ("manage.py", "runbackend", "--connect", "{engine}", "--port", "{port}"),
     ),
 )
