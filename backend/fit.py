@@ -15,6 +15,10 @@ from backend.errors import EngineMismatch, EngineRejected, UnusableLogprobs
 from backend.sglang_flags import FlagRefused, require_harmless
 from backend.tokenizer import ChatTokenizer
 
+LOOK_SECONDS = 30.0
+"""How long to wait for an engine that is asked what it is: a fresh SGLang may compile something for
+the first call."""
+
 _PROBE: tuple[Message, ...] = (
     {"role": "user", "content": "Straße №5, 1 234,50 €:\n\n\t«Где?» 東京タワー 👩‍👧  don't"},
     {"role": "user", "content": "  And  then?\r\n"},

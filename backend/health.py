@@ -4,12 +4,13 @@ Knows what is asked, and nothing of processes or of what the answer leads to.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 from backend.client import EngineClient
 from backend.config import Config
 from backend.errors import EngineError
-from backend.fit import require_described
+from backend.fit import LOOK_SECONDS, require_described
 from backend.transport import ConnectionPool
 
 _FIRST_PAUSE_SECONDS = 0.1
@@ -17,7 +18,6 @@ _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 1.0
 # the API asks its engine in turn, which may be busy
 _PROBE_SECONDS = 5.0
-_DESCRIBE_SECONDS = 30.0  # the first call of a fresh SGLang may compile something
 _WATCH_PAUSE_SECONDS = 5.0
 
 
@@ -33,16 +33,9 @@ async def wait_until_healthy(url: str, *, seconds: float) -> bool:
     """
     transport = ConnectionPool(url)
     try:
-        async with asyncio.timeout(seconds):
-            for pause in _pauses():
-                if await _answers_200(transport):
-                    break
-                await asyncio.sleep(pause)
-    except TimeoutError:
-        return False
+        return await _is_so_within(seconds, partial(_answers_200, transport))
     finally:
         await transport.aclose()
-    return True
 
 
 async def wait_until_serving(config: Config, *, seconds: float) -> bool:
@@ -58,22 +51,11 @@ async def wait_until_serving(config: Config, *, seconds: float) -> bool:
     Raises:
         EngineMismatch: what answers is not what it must be.
     """
-    loop = asyncio.get_running_loop()
     client = EngineClient(config.backend_url, api_key=config.backend_api_key)
     try:
-        async with asyncio.timeout(seconds):
-            for pause in _pauses():
-                try:
-                    deadline = loop.time() + _DESCRIBE_SECONDS
-                    await require_described(client, config, deadline=deadline)
-                    break
-                except EngineError:
-                    await asyncio.sleep(pause)
-    except TimeoutError:
-        return False
+        return await _is_so_within(seconds, partial(_serves, client, config))
     finally:
         await client.aclose()
-    return True
 
 
 async def wait_until_silent(config: Config, *, seconds: float) -> None:
@@ -91,7 +73,7 @@ async def wait_until_silent(config: Config, *, seconds: float) -> None:
     last, failed = loop.time(), 0
     try:
         while failed < 2 or loop.time() < last + seconds:
-            if await client.is_healthy(deadline=loop.time() + seconds / 2):
+            if await client.is_healthy(deadline=_in(seconds / 2)):
                 last, failed = loop.time(), 0
                 await asyncio.sleep(min(_WATCH_PAUSE_SECONDS, seconds / 4))
             else:
@@ -101,13 +83,36 @@ async def wait_until_silent(config: Config, *, seconds: float) -> None:
         await client.aclose()
 
 
+async def _is_so_within(seconds: float, ask: Callable[[], Awaitable[bool]]) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            for pause in _pauses():
+                if await ask():
+                    break
+                await asyncio.sleep(pause)
+    except TimeoutError:
+        return False
+    return True
+
+
 async def _answers_200(transport: ConnectionPool) -> bool:
     try:
-        deadline = asyncio.get_running_loop().time() + _PROBE_SECONDS
-        status, _ = await transport.get("/health", deadline=deadline)
+        status, _ = await transport.get("/health", deadline=_in(_PROBE_SECONDS))
     except EngineError:
         return False
     return status == 200
+
+
+async def _serves(client: EngineClient, config: Config) -> bool:
+    try:
+        await require_described(client, config, deadline=_in(LOOK_SECONDS))
+    except EngineError:
+        return False
+    return True
+
+
+def _in(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
 
 
 def _pauses() -> Iterator[float]:

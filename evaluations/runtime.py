@@ -24,7 +24,7 @@ from backend.errors import (
     EngineUnavailable,
     SetupError,
 )
-from backend.fit import require_fit
+from backend.fit import LOOK_SECONDS, require_fit
 from backend.tokenizer import ChatTokenizer, load_tokenizer
 from evaluations.admission import Admission
 from evaluations.catalogue import ALIAS, is_served
@@ -33,7 +33,7 @@ from evaluations.questions import Evaluation, EvaluationRequest
 from evaluations.quoting import shortened
 from evaluations.readout import Readout
 from evaluations.service import evaluate
-from evaluations.start import LOOK_SECONDS, Start
+from evaluations.start import Start
 
 logger = logging.getLogger(__name__)
 

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from backend.config import Config
 from backend.engine import Engine
 from backend.errors import EngineError, EngineRejected, SetupError, UnusableLogprobs
-from backend.fit import require_fit, warnings
+from backend.fit import LOOK_SECONDS, require_fit, warnings
 from backend.tokenizer import ChatTokenizer
 from evaluations.readout import Candidate, Readout, candidates, choose_readout
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 30.0  # the first call of a fresh SGLang may compile something
 _RETRY_SECONDS = 0.5
 _RETRY_REFUSED_SECONDS = 5.0
 
