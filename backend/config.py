@@ -58,6 +58,11 @@ class Config:
         """The profile these settings started from."""
         return PROFILES[self.profile]
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The keys that are set: texts that must not reach a log."""
+        return tuple(key for key in (self.backend_api_key, self.api_key) if key)
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backend.config import Config
+from backend.description import RESERVED_TOKENS
 
-# SGLang needs its context to be a little longer than the longest input (6 tokens, and room to
-# spare); the embedded engine is given the same.
-CONTEXT_MARGIN = 8
+# The least by which a context must be longer than `OPENJEV_MAX_INPUT_TOKENS`: what engines keep to
+# themselves, and two tokens to spare.
+CONTEXT_MARGIN = RESERVED_TOKENS + 2
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 ENGINE_HOST = "127.0.0.1"
 
@@ -72,7 +73,7 @@ def embedded_command(
     return EngineCommand(
         argv=(sys.executable, "-m", "backend.embedded", *arguments),
         environment=environment,
-        secrets=tuple(key for key in (config.backend_api_key, config.api_key) if key),
+        secrets=config.secrets,
     )
 
 

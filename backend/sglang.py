@@ -19,8 +19,8 @@ from backend.launch import CONTEXT_MARGIN, ENGINE_HOST, EngineCommand, LaunchErr
 from backend.sglang_flags import FlagRefused, arguments, read_flags, require_harmless
 
 TESTED_VERSION = "0.5.19"
-# SGLang takes inputs of at most its context less seven tokens; the rest keeps a round number.
-_CONTEXT_MARGIN = 256
+# Far more than CONTEXT_MARGIN, which is the least: it keeps a round number round.
+_AMPLE_CONTEXT_MARGIN = 256
 _ASK_SECONDS = 60.0
 _ASK = """
 import importlib.metadata
@@ -133,7 +133,7 @@ def sglang_command(
             *("--served-model-name", config.served_model_name),
             *("--host", ENGINE_HOST),
             *("--port", str(port)),
-            *("--context-length", str(config.max_input_tokens + _CONTEXT_MARGIN)),
+            *("--context-length", str(config.max_input_tokens + _AMPLE_CONTEXT_MARGIN)),
             *_EVERY_MODEL,
             *(_PYTHON_FRONT if config.frontend == "python" else ()),
             *config.selected.sglang_flags,
@@ -152,7 +152,7 @@ def sglang_command(
         # `sglang serve` would first ask the hub what kind of model this is
         argv=(str(python), "-m", "sglang.launch_server", *arguments(flags)),
         environment=_environment(config, python, environ),
-        secrets=tuple(key for key in (config.backend_api_key, config.api_key) if key),
+        secrets=config.secrets,
     )
 
 
