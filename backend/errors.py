@@ -40,6 +40,9 @@ class EngineBusy(EngineUnavailable):
 class EngineTimeout(EngineError):
     """The engine gave no answer before the deadline."""
 
+    def __init__(self, message: str = "The engine gave no answer before the deadline.") -> None:
+        super().__init__(message)
+
 
 class EngineProtocolError(EngineError):
     """The engine's answer is not one that probabilities may be made from."""

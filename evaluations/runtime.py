@@ -163,7 +163,7 @@ class Runtime:
                 if self.readout is None:
                     raise NotReady(_FAILED)
         except TimeoutError:
-            raise EngineTimeout("The engine gave no answer before the deadline.") from None
+            raise EngineTimeout() from None
         except SetupError as error:
             self._start.refuse(str(error))
             self.readout, self._was_away = None, False

@@ -1,0 +1,129 @@
+"""One HTTP/1.1 connection to an engine, for one exchange at a time.
+
+Trusts nothing that arrives: an answer is whole, in time and of bounded length, or it is an error.
+Knows nothing of other connections; when to use one again is `backend.transport`'s business.
+"""
+
+import asyncio
+from typing import cast
+
+import httptools
+
+from backend.errors import EngineError, EngineProtocolError, EngineTimeout, EngineUnavailable
+
+_MAX_ANSWER_BYTES = 4 * 2**20
+
+
+class ClosedWhileIdle(EngineError):
+    """A kept connection ended before it gave a byte of an answer."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection, for one exchange at a time.
+
+    Attributes:
+        idle_since: loop time at which the last exchange ended, in seconds.
+        lost: done when the connection is gone.
+    """
+
+    def __init__(self) -> None:
+        self.idle_since = 0.0
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # failures are results here: an exception that nobody comes to fetch is logged by asyncio
+        self._answer: asyncio.Future[tuple[int, bytes] | EngineError] | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._body = bytearray()
+        self._taken = 0
+        self._begun = False
+        self._exchanges = 0
+        self._is_reusable = False
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another exchange may follow."""
+        return self._is_reusable and not self.lost.done()
+
+    async def exchange(self, message: bytes, deadline: float) -> tuple[int, bytes]:
+        """Send a request and wait for its answer; cancelling makes the connection unusable.
+
+        Raises:
+            ClosedWhileIdle: it had been kept, and ended without a byte.
+            EngineError: any other failure.
+        """
+        loop = asyncio.get_running_loop()
+        self._answer = loop.create_future()
+        self._body.clear()
+        self._taken = 0
+        self._begun = self._is_reusable = False
+        late = loop.call_at(deadline, self._fail, EngineTimeout())
+        try:
+            if self.lost.done():
+                self._fail(self._gone())
+            else:
+                self._transport.write(message)
+            answer = await self._answer
+            if isinstance(answer, EngineError):
+                raise answer
+        finally:
+            late.cancel()
+            self._answer = None
+            self._exchanges += 1
+        return answer
+
+    def close(self) -> None:
+        """Close it at once; nothing more is sent."""
+        self._is_reusable = False
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in bytes of an answer; bytes that nobody asked for spoil the connection."""
+        if self._answer is None:
+            self.close()
+            return
+        self._begun = True
+        self._taken += len(data)
+        if self._taken > _MAX_ANSWER_BYTES:  # headers, chunk sizes and preliminary answers, too
+            self._fail(EngineProtocolError("The engine's answer is too large to be one."))
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail(EngineProtocolError("The engine's answer broke off or is not HTTP."))
+
+    def on_message_begin(self) -> None:
+        """Note an answer that nobody asked for."""
+        if self._answer is None or self._answer.done():
+            self._is_reusable = False
+
+    def on_body(self, body: bytes) -> None:
+        """Collect the answer's body."""
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        """Hand the answer over."""
+        status = self._parser.get_status_code()
+        if status < 200 or self._answer is None or self._answer.done():
+            return
+        self._is_reusable = self._parser.should_keep_alive()
+        self._answer.set_result((status, bytes(self._body)))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note the end."""
+        self._fail(self._gone())
+        self.lost.set_result(None)
+
+    def _gone(self) -> EngineError:
+        if self._begun:
+            return EngineProtocolError("The engine's answer broke off or is not HTTP.")
+        if self._exchanges:
+            return ClosedWhileIdle("The engine closed the connection while it idled.")
+        return EngineUnavailable("The engine closed the connection without an answer.")
+
+    def _fail(self, error: EngineError) -> None:
+        self._is_reusable = False
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(error)
