@@ -83,19 +83,21 @@ async def load(port: int, bodies: Iterator[bytes], *, connections: int, seconds:
 
     Args:
         port: on loopback.
-        bodies: an endless supply of evaluations.
+        bodies: evaluations; the load ends with them.
         connections: how many post at the same time.
-        seconds: how long; a request under way then is still waited for and counted.
+        seconds: how long at most; a request under way then is still waited for and counted.
     """
     tally = Tally()
     begun = time.perf_counter()
 
     async def one() -> None:
         client: Client | None = None
-        while time.perf_counter() - begun < seconds:
+        for body in bodies:
+            if time.perf_counter() - begun > seconds:
+                break
             if client is None or client.transport.is_closing():
                 client = await connect(port)
-            request = http_request(port, next(bodies))
+            request = http_request(port, body)
             started = time.perf_counter()
             try:
                 status = await client.post(request)

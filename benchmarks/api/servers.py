@@ -39,7 +39,8 @@ class Stack:
     health: str = "/health"
 
 
-def _uvicorn(application: str, *options: str) -> tuple[str, ...]:
+def uvicorn(application: str, *options: str) -> tuple[str, ...]:
+    """Write the command that serves `application` with uvicorn."""
     command = f"-m uvicorn {application} --port {{port}} --loop uvloop --http httptools"
     return (*command.split(), "--no-access-log", "--log-level", "warning", *options)
 
@@ -48,10 +49,10 @@ HTTPX, AIOHTTP, FLOOR = "FastAPI + httpx", "FastAPI + aiohttp", "raw ASGI (floor
 UVICORN, DAPHNE = "OpenJev, uvicorn", "OpenJev, Daphne"
 
 STACKS = (
-    Stack(HTTPX, _uvicorn("benchmarks.api.rivals:httpx_app", "--factory"), "/docs"),
-    Stack(AIOHTTP, _uvicorn("benchmarks.api.rivals:aiohttp_app", "--factory"), "/docs"),
-    Stack(FLOOR, _uvicorn("benchmarks.api.floor:application")),
-    Stack(UVICORN, _uvicorn("openjev_site.asgi:application")),
+    Stack(HTTPX, uvicorn("benchmarks.api.rivals:httpx_app", "--factory"), "/docs"),
+    Stack(AIOHTTP, uvicorn("benchmarks.api.rivals:aiohttp_app", "--factory"), "/docs"),
+    Stack(FLOOR, uvicorn("benchmarks.api.floor:application")),
+    Stack(UVICORN, uvicorn("openjev_site.asgi:application")),
     Stack(
         DAPHNE,
         ("manage.py", "runbackend", "--connect", "{engine}", "--port", "{port}"),
