@@ -19,8 +19,8 @@ from backend.client import EngineClient
 from backend.config import Config, load_config
 from backend.tokenizer import ChatTokenizer, load_tokenizer
 from benchmarks.wording_items import ACCEPTANCE, HELD_OUT, TUNING, Item
+from evaluations.answer_forms import FORMS, candidates, choose_readout
 from evaluations.questions import Answer, ChoiceAnswer, EvaluationRequest, NoulAnswer, ScoreAnswer
-from evaluations.readout import FORMS, candidates, choose_readout
 from evaluations.service import evaluate
 from evaluations.wording import DEFAULT_WORDING, Wording
 

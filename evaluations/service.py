@@ -16,7 +16,7 @@ from backend.protocol import LabelLogprobs
 from backend.token_ids import TokenIds
 from evaluations.admission import check_budgets
 from evaluations.exceptions import DeadlineExceeded
-from evaluations.prompts import Prompt, build_prompt, characters
+from evaluations.prompts import Prompt, characters
 from evaluations.question_text import option_count
 from evaluations.questions import Evaluation, EvaluationRequest, Timing
 from evaluations.readout import Readout
@@ -90,15 +90,7 @@ async def _evaluate(
 
 
 def _prepare(request: EvaluationRequest, readout: Readout, config: Config) -> Prompt:
-    prompt = build_prompt(
-        request,
-        tokenizer=readout.tokenizer,
-        suffixes=readout.suffixes,
-        wording=readout.wording,
-        marker=readout.marker,
-        labels_for=readout.label_texts,
-        limit=config.max_input_tokens,
-    )
+    prompt = readout.prompt(request, limit=config.max_input_tokens)
     check_budgets(
         len(prompt.prefix_ids),
         [len(ids) for ids in prompt.suffix_ids],

@@ -14,7 +14,8 @@ from backend.engine import Engine
 from backend.errors import EngineError, EngineRejected, SetupError, UnusableLogprobs
 from backend.fit import LOOK_SECONDS, require_fit, warnings
 from backend.tokenizer import ChatTokenizer
-from evaluations.readout import Candidate, Readout, candidates, choose_readout
+from evaluations.answer_forms import Candidate, candidates, choose_readout
+from evaluations.readout import Readout
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Start:
         begun = asyncio.get_running_loop().time()
         try:
             # The engine, a process of its own, starts meanwhile.
-            tokenizer, found = await asyncio.to_thread(self._load_readouts)
+            tokenizer, found = await asyncio.to_thread(self._load_candidates)
             readout = await self._await_engine(tokenizer, found, begun)
         except SetupError as error:
             self.refuse(str(error))
@@ -78,7 +79,7 @@ class Start:
         self._refused.clear()
         return readout
 
-    def _load_readouts(self) -> tuple[ChatTokenizer, list[Candidate]]:
+    def _load_candidates(self) -> tuple[ChatTokenizer, list[Candidate]]:
         tokenizer = self._load(self._config)
         self._client.vocabulary_size = tokenizer.vocabulary_size
         return tokenizer, candidates(tokenizer, count=self._config.max_answers)

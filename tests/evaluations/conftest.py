@@ -15,7 +15,8 @@ from django.test import AsyncClient
 from backend.config import Config, load_config
 from backend.tokenizer import ChatTokenizer
 from backend.vocabulary import vocabulary_from_gguf
-from evaluations.readout import Readout, candidates, choose_readout
+from evaluations.answer_forms import candidates, choose_readout
+from evaluations.readout import Readout
 from tests.evaluations.stand_in import StandInRuntime
 from tests.support.stand_in import StandIn
 

@@ -7,7 +7,6 @@ import pytest
 
 from backend.client import EngineClient
 from backend.config import Config
-from evaluations.prompts import build_prompt
 from evaluations.question_text import option_count
 from evaluations.readout import Readout
 from evaluations.runtime import Runtime
@@ -40,15 +39,7 @@ def branches(
 ) -> dict[str, Branch]:
     """What the model is asked for each question."""
     request = read_evaluation({"model": "jev-latest", "state": state, "questions": questions})
-    prompt = build_prompt(
-        request,
-        tokenizer=readout.tokenizer,
-        suffixes=readout.suffixes,
-        wording=readout.wording,
-        marker=readout.marker,
-        labels_for=readout.label_texts,
-        limit=config.max_input_tokens,
-    )
+    prompt = readout.prompt(request, limit=config.max_input_tokens)
     return {
         question.id: (
             list(prompt.prefix_ids + suffix),

@@ -10,7 +10,8 @@ from backend.config import Config
 from backend.errors import TokenizerError
 from backend.tokenizer import ChatTokenizer
 from backend.vocabulary import vocabulary_from_gguf
-from evaluations.readout import Readout, candidates, choose_readout, prove_boundary
+from evaluations.answer_forms import candidates, choose_readout, prove_boundary
+from evaluations.readout import Readout
 from evaluations.wording import DEFAULT_WORDING, Wording
 from tests.support.stand_in import Call, StandIn
 
