@@ -218,7 +218,7 @@ def read_evaluation(body: Any) -> EvaluationRequest:
     """Validate a parsed body.
 
     Args:
-        body: JSON values, as `evaluations.parsers` returns them.
+        body: JSON values, as `evaluations.strict_json` returns them.
 
     Raises:
         InvalidRequest: lists every fault.

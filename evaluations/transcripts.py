@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from evaluations.exceptions import Fault, InvalidRequest
-from evaluations.parsers import parse_json
 from evaluations.questions import Content
 from evaluations.quoting import found, shortened
+from evaluations.strict_json import parse_json
 
 ROLES = ("system", "user", "assistant", "tool")
 _AS_ROLES = "one of 'system', 'user', 'assistant' and 'tool'"

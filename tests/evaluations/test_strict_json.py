@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluations.exceptions import Fault, InvalidRequest
-from evaluations.parsers import MAX_NESTING, MAX_VALUES, parse_json
+from evaluations.strict_json import MAX_NESTING, MAX_VALUES, parse_json
 
 JSON = st.recursive(
     st.none()
