@@ -1,4 +1,4 @@
-"""Request bodies in the ways that Django REST framework hands them over, all of them strict JSON."""
+"""Request bodies as Django REST framework hands them over, all of them strict JSON."""
 
 from collections.abc import Mapping
 from typing import IO, Any
