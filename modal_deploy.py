@@ -97,7 +97,7 @@ def _refuse_unusable(settings: Mapping[str, str]) -> None:
         )
 
 
-def keys(environ: Mapping[str, str]) -> modal.Secret:
+def key_secret(environ: Mapping[str, str]) -> modal.Secret:
     """The Secret that carries the keys: a named one, else those of `environ` that are set."""
     if SECRET_NAME:
         return modal.Secret.from_name(SECRET_NAME)
@@ -125,7 +125,7 @@ def command() -> list[str]:
     return [PYTHON, "manage.py", "runbackend", *address, *sglang]
 
 
-class Api:
+class ApiProcess:
     """The API's process in a container, started at once.
 
     Args:
@@ -204,7 +204,7 @@ class Api:
 @app.server(
     image=image,
     env={**container_settings(os.environ)},  # a copy, because its values may be None there
-    secrets=[keys(os.environ)],
+    secrets=[key_secret(os.environ)],
     gpu="B200",
     cpu=CPU_CORES,
     memory=MEMORY_MIB,
@@ -225,7 +225,7 @@ class OpenJev:
     @modal.enter()
     def start(self) -> None:
         """Start, and return when ready."""
-        self.api = Api(command(), port=PORT, cwd=SOURCE)
+        self.api = ApiProcess(command(), port=PORT, cwd=SOURCE)
         self.api.wait_until_ready(STARTUP_SECONDS)
 
     @modal.exit()

@@ -1,4 +1,4 @@
-"""What the rest of the product needs of an engine, and nothing of how it is reached."""
+"""An engine as the rest of the product sees it, and nothing of how it is reached."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,7 +8,7 @@ from backend.protocol import LabelLogprobs
 
 
 class Engine(Protocol):
-    """What the rest of the product needs of an engine; tests stand in for it with this.
+    """What is asked of an engine: `backend.client` asks a real one, tests stand in for it.
 
     Deadlines are readings of the running loop's clock, in seconds.
 

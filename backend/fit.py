@@ -71,7 +71,7 @@ async def require_described(
     return described
 
 
-def warnings(described: EngineDescription, config: Config) -> list[str]:
+def caveats(described: EngineDescription, config: Config) -> list[str]:
     """Say what could not be seen of an engine that fits as far as it can be seen."""
     url, found = config.backend_url, list[str]()
     if described.front == "rust" and config.backend_api_key is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from backend.config import Config
 from backend.engine import Engine
 from backend.errors import EngineError, EngineRejected, SetupError, UnusableLogprobs
-from backend.fit import LOOK_SECONDS, require_fit, warnings
+from backend.fit import LOOK_SECONDS, caveats, require_fit
 from backend.tokenizer import ChatTokenizer
 from evaluations.answer_forms import Candidate, candidates, choose_readout
 from evaluations.readout import Readout
@@ -95,8 +95,8 @@ class Start:
                     self._client, tokenizer, self._config, deadline=loop.time() + LOOK_SECONDS
                 )
                 self._say(logging.INFO, f"Found at {self._config.backend_url}: {described}.")
-                for warning in warnings(described, self._config):
-                    self._say(logging.WARNING, warning)
+                for caveat in caveats(described, self._config):
+                    self._say(logging.WARNING, caveat)
                 return await choose_readout(
                     found,
                     tokenizer,

@@ -107,7 +107,7 @@ def test_the_profile_is_the_one_that_sglang_has_without_one():
 
 def test_a_named_secret_is_used_instead_of_the_keys_of_this_shell(monkeypatch):
     monkeypatch.setattr(modal_deploy, "SECRET_NAME", "openjev")
-    assert "openjev" in repr(modal_deploy.keys({"OPENJEV_API_KEY": "of-this-shell"}))
+    assert "openjev" in repr(modal_deploy.key_secret({"OPENJEV_API_KEY": "of-this-shell"}))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def api(monkeypatch):
     def start(*, ready_after: float = 0, obeys: bool = True, dies_after: float = 0):
         port, ended = free_port(), []
         arguments = [str(port), str(ready_after), str(int(obeys)), str(dies_after)]
-        one = modal_deploy.Api(
+        one = modal_deploy.ApiProcess(
             [sys.executable, "-c", CHILD, *arguments], port=port, cwd=ROOT, end=ended.append
         )
         started.append(one)

@@ -333,7 +333,7 @@ async def test_inputs_in_the_window_that_kills_the_engine_are_not_sent(client, f
     assert len(fake_engine.calls) == sent
 
 
-async def test_a_long_input_is_encoded_in_slices_and_arrives_whole():
+async def test_a_long_input_arrives_whole():
     async with serve_fake_engine(FakeEngine(context_length=50_000)) as engine:
         client = EngineClient(engine.url)
         ids = [n % 2048 for n in range(30_000)]

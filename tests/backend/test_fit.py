@@ -8,7 +8,7 @@ import pytest
 from backend.client import EngineClient
 from backend.config import load_config
 from backend.errors import EngineError, EngineMismatch, EngineUnavailable
-from backend.fit import require_fit, warnings
+from backend.fit import caveats, require_fit
 from backend.tokenizer import ChatTokenizer
 from backend.vocabulary import vocabulary_from_gguf
 from tests.support.fake_engine import FakeEngine, Fault, serve_fake_engine
@@ -136,7 +136,7 @@ async def test_what_cannot_be_seen_is_warned_of(tokenizer, front, key, longest, 
     described, _ = await fit(tokenizer)
     config, _ = load_config({"OPENJEV_BACKEND_API_KEY": key or ""})
     described = dataclasses.replace(described, front=front, max_input_tokens=longest)
-    found = warnings(described, config)
+    found = caveats(described, config)
     assert len(found) == len(said)
     for warning, part in zip(found, said, strict=True):
         assert part in warning
