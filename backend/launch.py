@@ -96,6 +96,8 @@ def require_free(host: str, port: int, option: str) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen(1)  # two sockets may be bound to a port of which one alone may listen
+    except UnicodeError:
+        raise LaunchError(f"--host is {host!r}, which can be no host's name.") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             variable = option.lstrip("-").upper().replace("-", "_")

@@ -48,7 +48,9 @@ def configure(options: Options) -> Config:
     Raises:
         LaunchError: `--connect` is no address.
     """
-    url = options.connect or engine_url(options.backend_port)
+    url = engine_url(options.backend_port) if options.connect is None else options.connect
+    if not url:  # as a variable it would count as unset
+        raise LaunchError("--connect is empty. It must be the http or https address of an engine.")
     environ = {**os.environ, "OPENJEV_BACKEND_URL": url}
     if options.sglang_python is not None and not environ.get("OPENJEV_PROFILE"):
         environ["OPENJEV_PROFILE"] = DEFAULT_SGLANG_PROFILE

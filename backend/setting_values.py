@@ -63,8 +63,9 @@ def http_url(given: str) -> str:
     """Take the base address of a server, and drop its trailing slash.
 
     Raises:
-        ValueError: without an http(s) scheme and a host, or with a user, query, fragment, space or
-            bad port. (A user would be shown wherever the address is, and contradict the API key.)
+        ValueError: without an http(s) scheme and a host, or with a user, query, fragment, space,
+            bad port, or host that can be no name. (A user would be shown wherever the address is,
+            and contradict the API key.)
     """
     parts = urlsplit(text(given))
     if " " in given:
@@ -73,7 +74,9 @@ def http_url(given: str) -> str:
         raise ValueError
     if parts.query or parts.fragment:
         raise ValueError
-    _ = parts.port  # raises ValueError for a port that is no number
+    if parts.port == 0:  # raises ValueError for a port that is no number
+        raise ValueError
+    parts.hostname.encode("idna")  # raises a ValueError where looking the name up would, later
     return given.rstrip("/")
 
 

@@ -81,23 +81,35 @@ def installed_version(python: Path) -> str:
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own interpreter
             [str(python), "-c", _ASK],
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_ASK_SECONDS,
             check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise LaunchError(
-            f"--sglang-python is {python}, which does not work as a Python interpreter: {error}. "
-            "Name the one of the environment SGLang is installed in."
+            f"--sglang-python is {python}, which does not work as a Python interpreter: "
+            f"{_failure(error)}. Name the one of the environment SGLang is installed in."
         ) from None
-    version = answer.stdout.strip()
+    # the last line: what an environment runs at every start may print, too
+    version = "".join(answer.stdout.splitlines()[-1:])
     if not version:
         raise LaunchError(
             f"The Python at {python} has no SGLang. Install it there ({python} -m pip install "
             f"sglang=={TESTED_VERSION}), or name another with --sglang-python."
         )
     return version
+
+
+def _failure(error: OSError | subprocess.SubprocessError) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        said = error.stderr.strip().splitlines()[-1:]
+        return " ".join([f"it ended with exit code {error.returncode},", *(said or ["silent"])])
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"it gave no answer within {_ASK_SECONDS:g} seconds"
+    return str(error)
 
 
 def sglang_command(

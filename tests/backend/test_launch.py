@@ -72,6 +72,8 @@ def test_an_address_that_is_not_ours_is_told():
         require_free("192.0.2.1", 8000, "--port")
     with pytest.raises(LaunchError, match="--host"):
         require_free("no such host.invalid", 8000, "--port")
+    with pytest.raises(LaunchError, match=r"--host is 'a\.\.b', which can be no host"):
+        require_free("a..b", 8000, "--port")
 
 
 def test_a_port_that_needs_rights_is_told(monkeypatch):

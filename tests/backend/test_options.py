@@ -60,6 +60,8 @@ def test_connecting_sets_the_engines_address():
 def test_an_address_that_is_none_names_the_option():
     with pytest.raises(LaunchError, match="--connect is 'gpu:30000'"):
         configure(Options(connect="gpu:30000"))
+    with pytest.raises(LaunchError, match="--connect is empty"):
+        configure(Options(connect=""))
 
 
 def test_other_problems_are_left_to_the_system_check(monkeypatch):

@@ -176,13 +176,18 @@ async def test_the_second_try_is_the_last(pool, peer):
 
 @pytest.mark.parametrize(
     "raw",
-    [b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"],
-    ids=["another protocol", "no length"],
+    [
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n",
+    ],
+    ids=["another protocol", "no length", "a change of protocol"],
 )
-async def test_what_is_not_http_is_no_answer(pool, peer, raw):
+async def test_what_is_not_http_is_no_answer(pool, peer, raw, caplog):
     peer.script = [raw]
     with pytest.raises(EngineProtocolError):
         await pool.get("/x", deadline=soon())
+    assert not caplog.records  # nothing that only asyncio noticed
     assert await pool.get("/x", deadline=soon()) == (200, b"{}")
 
 
@@ -197,8 +202,17 @@ async def test_an_answer_begun_on_a_kept_connection_is_not_asked_for_again(pool,
     assert len(peer.requests) == 2
 
 
-async def test_an_endless_answer_is_cut_short(pool, peer):
-    peer.script = [b"HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n" + b"x" * 5_000_000]
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n" + b"x" * 5_000_000,
+        b"HTTP/1.1 200 OK\r\nx-header: " + b"x" * 5_000_000,
+        b"HTTP/1.1 102 Processing\r\n\r\n" * 200_000,
+    ],
+    ids=["body", "header", "preliminary answers"],
+)
+async def test_an_endless_answer_is_cut_short(pool, peer, raw):
+    peer.script = [raw]
     with pytest.raises(EngineProtocolError, match="too large"):
         await pool.get("/x", deadline=soon())
     await peer.until_open(0)
