@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from backend.checkpoint import local_directory
 from backend.config import PREFIX, Config
 from backend.launch import CONTEXT_MARGIN, ENGINE_HOST, EngineCommand, LaunchError
-from backend.sglang_flags import FlagRefused, arguments, read_flags, require_harmless
+from backend.sglang_flags import FlagRefused, Flags, arguments, read_flags, require_harmless
 
 TESTED_VERSION = "0.5.19"
 # Far more than CONTEXT_MARGIN, which is the least: it keeps a round number round.
@@ -136,27 +136,12 @@ def sglang_command(
     Raises:
         LaunchError: a flag in `extra` cannot be used.
     """
-    directory = local_directory(config.model or config.served_model_name)
-    flags = read_flags(
-        [
-            *("--model-path", str(directory or config.model)),
-            *(("--revision", config.revision) if config.revision and not directory else ()),
-            *("--tokenizer-path", tokenizer),
-            *("--served-model-name", config.served_model_name),
-            *("--host", ENGINE_HOST),
-            *("--port", str(port)),
-            *("--context-length", str(config.max_input_tokens + _AMPLE_CONTEXT_MARGIN)),
-            *_EVERY_MODEL,
-            *(_PYTHON_FRONT if config.frontend == "python" else ()),
-            *config.selected.sglang_flags,
-        ]
-    )
     try:
         given = read_flags(extra)
         require_harmless(given)
     except FlagRefused as refusal:
         raise LaunchError(str(refusal)) from None
-    flags |= given
+    flags = _own_flags(config, tokenizer, port) | given
     _require_room(config, flags["--context-length"])
     if key_file is not None:
         flags["--config"] = (str(key_file),)
@@ -193,6 +178,24 @@ def key_file(config: Config) -> Iterator[Path | None]:
         path.touch(mode=0o600)
         path.write_text(json.dumps({"api-key": config.backend_api_key}))
         yield path
+
+
+def _own_flags(config: Config, tokenizer: str, port: int) -> Flags:
+    directory = local_directory(config.model or config.served_model_name)
+    return read_flags(
+        [
+            *("--model-path", str(directory or config.model)),
+            *(("--revision", config.revision) if config.revision and not directory else ()),
+            *("--tokenizer-path", tokenizer),
+            *("--served-model-name", config.served_model_name),
+            *("--host", ENGINE_HOST),
+            *("--port", str(port)),
+            *("--context-length", str(config.max_input_tokens + _AMPLE_CONTEXT_MARGIN)),
+            *_EVERY_MODEL,
+            *(_PYTHON_FRONT if config.frontend == "python" else ()),
+            *config.selected.sglang_flags,
+        ]
+    )
 
 
 def _require_room(config: Config, context_length: Sequence[str]) -> None:

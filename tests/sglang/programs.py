@@ -35,7 +35,9 @@ def sglang_python() -> str:
     """The interpreter that has SGLang: the one `make test-sglang` installs, or `SGLANG_PYTHON`."""
     python = os.environ.get("SGLANG_PYTHON") or str(ROOT / ".venv-sglang/bin/python")
     if not Path(python).exists():
-        pytest.fail(f"There is no {python}. `make test-sglang` installs it.")
+        pytest.fail(
+            f"There is no {python}. `make test-sglang` makes one; SGLANG_PYTHON names another."
+        )
     return python
 
 
