@@ -13,7 +13,7 @@ from daphne.http_protocol import http  # Twisted's module
 from daphne.server import Server
 from twisted.internet.error import ConnectionDone
 
-from backend.plain_request import refusal
+from backend.refusals import last_answer
 
 REQUEST_SECONDS = 60.0
 """From a request's first byte to its last."""
@@ -106,10 +106,7 @@ class Channel(http.HTTPChannel):  # type: ignore[misc] # Twisted's types fit no 
         for request in self.requests:
             request.connectionLost(ConnectionDone())
         self.requests.clear()
-        phrase, headers, content = refusal(refused.status, refused.reason)
-        lines = [b"HTTP/1.1 %d %s" % (refused.status, phrase)]
-        lines += [b"%s: %s" % header for header in [*headers, (b"connection", b"close")]]
-        self.transport.write(b"\r\n".join([*lines, b"", content]))
+        self.transport.write(last_answer(refused.status, refused.reason))
         self.transport.loseWriteConnection()
         self.setTimeout(LINGER_SECONDS)  # Twisted's idle limit, which nothing renews from here on
 

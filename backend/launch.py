@@ -20,6 +20,7 @@ from backend.description import RESERVED_TOKENS
 CONTEXT_MARGIN = RESERVED_TOKENS + 2
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 ENGINE_HOST = "127.0.0.1"
+_BACKLOG = 2048  # the kernel may allow fewer
 
 
 class LaunchError(Exception):
@@ -88,16 +89,34 @@ def require_free(host: str, port: int, option: str) -> None:
     Raises:
         LaunchError: it could not.
     """
+    open_listener(host, port, option).close()
+
+
+def open_listener(host: str, port: int, option: str) -> socket.socket:
+    """Listen on `port`; a name that has addresses of both kinds means the one of version 4.
+
+    Args:
+        host: address to listen on.
+        port: TCP port.
+        option: the command-line option that chooses the port, for the message.
+
+    Raises:
+        LaunchError: it cannot be done.
+    """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen(1)  # two sockets may be bound to a port of which one alone may listen
-    except UnicodeError:
-        raise LaunchError(f"--host is {host!r}, which can be no host's name.") from None
+        found = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            # two sockets may be bound to a port of which one alone may listen
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             variable = option.lstrip("-").upper().replace("-", "_")
@@ -110,3 +129,4 @@ def require_free(host: str, port: int, option: str) -> None:
         else:
             reason = f"cannot be listened on ({error.strerror}). Change --host or {option}"
         raise LaunchError(f"Port {port} on {host} {reason}.") from None
+    return listener

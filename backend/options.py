@@ -26,6 +26,7 @@ class Options:
         engine_only: no API.
         sglang_python: the Python that has SGLang, to start that.
         frontend: overrides `OPENJEV_FRONTEND`.
+        server: serves the API; one of `backend.servers.SERVERS`.
         print_command: show how the engine would be started, and start nothing.
         sglang_flags: flags for SGLang that replace or add to ours.
     """
@@ -38,6 +39,7 @@ class Options:
     engine_only: bool = False
     sglang_python: str | None = None
     frontend: str | None = None
+    server: str = "daphne"
     print_command: bool = False
     sglang_flags: tuple[str, ...] = ()
 

@@ -5,26 +5,14 @@ loop for as long as the body is long, and ends in a closed connection where the 
 Daphne describes in HTML what it refuses itself. Nothing here knows what a request is about.
 """
 
-import json
-import logging
 import re
-import uuid
-from http import HTTPStatus
 from typing import Any
 
 from daphne.http_protocol import WebRequest
 
-logger = logging.getLogger(__name__)
+from backend.refusals import PHRASES, refusal
 
-_ERRORS = {
-    400: ("api_usage_error", "The request is malformed: {reason}."),
-    408: ("api_usage_error", "The request came too slowly: it was {reason}. Send it faster."),
-    413: ("request_too_large", "The request is too large: {reason}. Send a shorter one."),
-    503: ("backend_unavailable", "The server gave no answer within its time limit."),
-}
-_PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus} | {529: b"Overloaded"}
 _AUTHORITY = re.compile(rb"\Ahttps?://[^/?]*/?", re.IGNORECASE)
-_UNFORESEEN = ("internal_error", "The server failed unexpectedly.")
 
 
 class PlainRequest(WebRequest):  # type: ignore[misc] # Daphne has no types
@@ -43,7 +31,7 @@ class PlainRequest(WebRequest):  # type: ignore[misc] # Daphne has no types
 
     def setResponseCode(self, code: int, message: bytes | None = None) -> None:  # noqa: N802
         """Name the status as the standard does; Twisted knows no 422 and calls it unknown."""
-        super().setResponseCode(code, message or _PHRASES.get(code, b"Status"))
+        super().setResponseCode(code, message or PHRASES.get(code, b"Status"))
 
     def basic_error(self, status: int, status_text: bytes, body: str) -> None:
         """Answer, with an id, in the form that all errors of the API have.
@@ -56,32 +44,3 @@ class PlainRequest(WebRequest):  # type: ignore[misc] # Daphne has no types
         _, headers, content = refusal(status, body)
         self.handle_reply({"type": "http.response.start", "status": status, "headers": headers})
         self.handle_reply({"type": "http.response.body", "body": content})
-
-
-def refusal(status: int, reason: str) -> tuple[bytes, list[tuple[bytes, bytes]], bytes]:
-    """Write, and log, the refusal of something that is no request for the application.
-
-    Args:
-        status: the HTTP status.
-        reason: what is wrong, in a few words and without anything the caller sent.
-
-    Returns:
-        The status' name, the headers and the body, in the form that all errors of the API have.
-    """
-    request_id = f"req_{uuid.uuid4().hex}"
-    logger.info("%s refused with %d: %s", request_id, status, reason)
-    name, sentence = _ERRORS.get(status, _UNFORESEEN)
-    message = sentence.format(reason=reason[:1].lower() + reason[1:])
-    content = json.dumps(
-        {
-            "error": {"message": message, "type": name},
-            "detail": {"error_type": name, "message": message},
-        }
-    ).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(content)),
-        (b"x-typesafe-request-id", request_id.encode()),
-        (b"x-request-id", request_id.encode()),
-    ]
-    return _PHRASES.get(status, b"Status"), headers, content

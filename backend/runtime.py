@@ -36,6 +36,10 @@ _ENGINE_GRACE_SECONDS = 15.0
 class Api(Protocol):
     """The server of the public API; it serves while `run` runs."""
 
+    async def start_accepting(self) -> None:
+        """Take connections."""
+        ...
+
     async def stop_accepting(self) -> None:
         """Take no new connections."""
         ...
@@ -98,6 +102,8 @@ async def run(
     try:
         if lifespan is not None:
             await lifespan.startup()
+        if api is not None:
+            await api.start_accepting()
         if engine is not None:
             engine.listen(progress.heard)
             await engine.start()

@@ -16,15 +16,19 @@ from django.utils.module_loading import import_string
 
 from backend.config import Config
 from backend.engines import foretold, ready_sglang, shell_text
-from backend.launch import PROJECT_ROOT, LaunchError, embedded_command, require_free
+from backend.launch import (
+    PROJECT_ROOT,
+    LaunchError,
+    embedded_command,
+    open_listener,
+    require_free,
+)
 from backend.lifespan import Lifespan
 from backend.options import Options, configure, require_consistent
 from backend.runtime import run
+from backend.servers import make_server, require_installed
 from backend.sglang import checks_keys
 from backend.supervisor import EngineProcess
-
-# an evaluation times out by itself; Daphne's own limit is for an application that forgets to
-_HTTP_TIMEOUT_MARGIN = 30.0
 
 
 def serve(options: Options, *, say: Callable[[str], None], check: Callable[[], object]) -> int:
@@ -47,7 +51,9 @@ def serve(options: Options, *, say: Callable[[str], None], check: Callable[[], o
     if options.print_command:
         say(shell_text(foretold(options, config)))
         return 0
-    if not options.engine_only:  # before the engine's, which people know less about
+    if not options.engine_only:
+        require_installed(options.server)
+        # before the engine's, which people know less about
         require_free(options.host, options.port, "--port")
     if options.connect is None:
         require_free("127.0.0.1", options.backend_port, "--backend-port")
@@ -62,7 +68,7 @@ def serve(options: Options, *, say: Callable[[str], None], check: Callable[[], o
             engine = _embedded_engine(config, options.backend_port)
         say(f"Engine  {config.backend_url}")
         if not options.engine_only:
-            return _serve_api(options, config, engine, say)
+            return _serve_api(options, config, engine, resources, say)
         return asyncio.run(
             run(
                 engine=engine,
@@ -76,25 +82,22 @@ def serve(options: Options, *, say: Callable[[str], None], check: Callable[[], o
 
 
 def _serve_api(
-    options: Options, config: Config, engine: EngineProcess | None, say: Callable[[str], None]
+    options: Options,
+    config: Config,
+    engine: EngineProcess | None,
+    resources: ExitStack,
+    say: Callable[[str], None],
 ) -> int:
-    # not before the settings are final: the application reads them, and Daphne installs a reactor
-    from backend.api_server import ApiServer
-
+    # imported not before the settings are final: it reads them
     application = import_string(settings.ASGI_APPLICATION)
     lifespan = Lifespan(application)
-    api = ApiServer(
-        application,
-        host=options.host,
-        port=options.port,
-        http_timeout=config.request_timeout + _HTTP_TIMEOUT_MARGIN,
-        max_body_bytes=config.max_body_bytes,
-    )
+    listener = resources.enter_context(open_listener(options.host, options.port, "--port"))
+    server = make_server(options.server, application, listener, config)
     say(f"API     {_address(options.host, options.port)} (starting)")
-    return api.run(
+    return server.run(
         lambda: run(
             engine=engine,
-            api=api,
+            api=server,
             lifespan=lifespan,
             url=_address(_reachable(options.host), options.port),
             config=config,

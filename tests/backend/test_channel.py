@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import free_port
+from tests.support.raw_http import BROKEN, GET, POST, error_in
 
 pytestmark = pytest.mark.process
 
@@ -16,7 +17,8 @@ pytestmark = pytest.mark.process
 _PROGRAM = """
 import asyncio, json, sys
 import backend.channel
-from backend.api_server import ApiServer
+from backend.daphne_server import DaphneServer
+from backend.launch import open_listener
 
 async def application(scope, receive, send):
     while (await receive()).get("more_body"):
@@ -49,20 +51,17 @@ async def insist(first, more, pause):
     return [answer.decode(), sent]
 
 async def main():
+    await server.start_accepting()
     asked = [globals()[name](*arguments) for name, arguments in asks]
     print(json.dumps(await asyncio.wait_for(asyncio.gather(*asked), 30)))
     return 0
 
 port, limits, asks = int(sys.argv[1]), *map(json.loads, sys.argv[2:])
 vars(backend.channel).update(limits)
-server = ApiServer(
-    application, host="127.0.0.1", port=port, http_timeout=20, max_body_bytes=1000
-)
+listener = open_listener("127.0.0.1", port, "--port")
+server = DaphneServer(application, listener, http_timeout=20, max_body_bytes=1000)
 sys.exit(server.run(main))
 """
-
-GET = "GET / HTTP/1.1\r\nHost: a\r\n"
-POST = "POST / HTTP/1.1\r\nHost: a\r\n"
 
 
 def ask(*asks: tuple[str, Any], **limits: float) -> Any:
@@ -82,38 +81,6 @@ def answers_to(*spoken: list[tuple[str, float]]) -> list[str]:
     """What comes back to each client that says its pieces, pausing after each (seconds)."""
     answers: list[str] = ask(*[("say", [pieces]) for pieces in spoken], REQUEST_SECONDS=1)
     return answers
-
-
-def error_in(answer: str, status: int) -> Any:
-    """The body of an answer that must be an error with one id and an end."""
-    head, body = answer.split("\r\n\r\n")
-    first, *lines = head.split("\r\n")
-    headers = dict(line.lower().split(": ") for line in lines)
-    assert first.startswith(f"HTTP/1.1 {status} ")
-    assert headers["connection"] == "close"
-    assert headers["content-type"] == "application/json"
-    assert headers["content-length"] == str(len(body))
-    assert headers["x-typesafe-request-id"] == headers["x-request-id"]
-    assert headers["x-request-id"].startswith("req_")
-    error = json.loads(body)
-    assert error["error"]["message"] == error["detail"]["message"]
-    return error["error"]
-
-
-BROKEN = [
-    "\r\n\r\n",
-    "nonsense\r\n\r\n",
-    GET + "no colon\r\n\r\n",
-    GET + ": no name\r\n\r\n",
-    GET + "X: \x00\r\n\r\n",
-    GET + "X: y\r\n" * 600 + "\r\n",
-    POST + "Content-Length: -1\r\n\r\n",
-    POST + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-    POST + "Content-Length: " + "9" * 5000 + "\r\n\r\n",
-    POST + "Transfer-Encoding: gzip\r\n\r\n",
-    POST + "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
-    GET + "X: " + "y" * 70_000 + "\r\n\r\n",
-]
 
 
 def test_broken_requests_are_refused_like_any_other() -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from backend.config import load_config
-from backend.launch import LaunchError, embedded_command, engine_url, require_free
+from backend.launch import (
+    LaunchError,
+    embedded_command,
+    engine_url,
+    open_listener,
+    require_free,
+)
+from tests.conftest import free_port
 
 KEYS = {"OPENJEV_API_KEY": "public-key", "OPENJEV_BACKEND_API_KEY": "engine-key"}
 
@@ -83,3 +90,18 @@ def test_a_port_that_needs_rights_is_told(monkeypatch):
     monkeypatch.setattr(socket.socket, "bind", refuse)
     with pytest.raises(LaunchError, match="above 1023 with --port"):
         require_free("127.0.0.1", 80, "--port")
+
+
+@pytest.mark.parametrize(
+    ("host", "family"),
+    [
+        ("127.0.0.1", socket.AF_INET),
+        ("localhost", socket.AF_INET),
+        ("::1", socket.AF_INET6),
+        ("[::1]", socket.AF_INET6),
+    ],
+)
+def test_a_listener_is_where_it_was_asked_for(host, family):
+    with open_listener(host, free_port(), "--port") as listener:
+        assert listener.family is family
+        socket.create_connection(listener.getsockname()[:2]).close()

@@ -17,13 +17,19 @@ from tests.support.running import COMMAND, TINY, Asking, assert_gone
 pytestmark = pytest.mark.process
 
 
+@pytest.fixture(params=["daphne", "uvicorn"])
+def server(request):
+    """The options that choose each server in turn."""
+    return ["--server", request.param]
+
+
 def at(ports, path):
     return f"http://127.0.0.1:{ports.api}{path}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_answers_what_is_in_flight_then_ends_with_0(start, ports, number):
-    command = start(TINY, *ports, "--grandchild")
+def test_a_signal_answers_what_is_in_flight_then_ends_with_0(start, ports, server, number):
+    command = start(TINY, *ports, *server, "--grandchild")
     command.wait_for("Ready in ")
     processes = command.descendants()
     assert len(processes) == 3  # keeper, engine, its worker
@@ -36,8 +42,8 @@ def test_a_signal_answers_what_is_in_flight_then_ends_with_0(start, ports, numbe
     assert_gone(processes)
 
 
-def test_the_engines_death_ends_the_command_within_2_seconds(start, ports):
-    command = start(TINY, *ports, "--grandchild")
+def test_the_engines_death_ends_the_command_within_2_seconds(start, ports, server):
+    command = start(TINY, *ports, *server, "--grandchild")
     command.wait_for("Ready in ")
     processes = command.descendants()
     command.engine().send_signal(signal.SIGKILL)
@@ -66,8 +72,8 @@ def test_an_engine_that_ends_by_itself_is_told_with_its_last_words(start, ports)
     assert "    the fake engine's last words" in command.output
 
 
-def test_requests_in_flight_do_not_hold_up_the_end_of_a_dead_engine(start, ports):
-    command = start(TINY, *ports)
+def test_requests_in_flight_do_not_hold_up_the_end_of_a_dead_engine(start, ports, server):
+    command = start(TINY, *ports, *server)
     command.wait_for("Ready in ")
     asked = Asking("GET", at(ports, "/stuck"))
     command.wait_for("stuck request")
@@ -79,16 +85,16 @@ def test_requests_in_flight_do_not_hold_up_the_end_of_a_dead_engine(start, ports
     assert asked.answer is not None
 
 
-def test_killing_the_command_leaves_no_engine(start, ports):
-    command = start(TINY, *ports, "--grandchild")
+def test_killing_the_command_leaves_no_engine(start, ports, server):
+    command = start(TINY, *ports, *server, "--grandchild")
     command.wait_for("Ready in ")
     processes = command.descendants()
     command.process.kill()
     assert_gone(processes)
 
 
-def test_a_second_signal_ends_it_at_once(start, ports):
-    command = start(TINY, *ports)
+def test_a_second_signal_ends_it_at_once(start, ports, server):
+    command = start(TINY, *ports, *server)
     command.wait_for("Ready in ")
     processes = command.descendants()
     asked = Asking("GET", at(ports, "/stuck"))
@@ -102,8 +108,8 @@ def test_a_second_signal_ends_it_at_once(start, ports):
     assert_gone(processes)
 
 
-def test_no_new_connections_while_draining(start, ports):
-    command = start(TINY, *ports)
+def test_no_new_connections_while_draining(start, ports, server):
+    command = start(TINY, *ports, *server)
     command.wait_for("Ready in ")
     asked = Asking("GET", at(ports, "/slow"))
     command.wait_for("slow request")
@@ -123,8 +129,8 @@ def test_no_new_connections_while_draining(start, ports):
     assert asked.status() == 200
 
 
-def test_an_application_that_refuses_to_start_is_code_1(start, ports):
-    command = start(TINY, *ports, TINY_ASGI_REFUSES="1")
+def test_an_application_that_refuses_to_start_is_code_1(start, ports, server):
+    command = start(TINY, *ports, *server, TINY_ASGI_REFUSES="1")
     assert command.ends() == 1
     assert "The API cannot start: no readout." in command.output
 
@@ -178,7 +184,7 @@ def test_a_port_lost_in_the_race_starts_nothing(start, ports):
         )
         command = start(["-c", code])
         assert command.ends() == 1
-    assert "cannot listen" in command.output
+    assert f"Port {port} on 127.0.0.1 is already in use" in command.output
     assert "fake engine" not in command.output
 
 
@@ -192,8 +198,10 @@ def test_a_server_that_is_stopped_by_something_else_takes_the_engine_with_it(sta
     assert_gone(processes)
 
 
-def test_the_real_command_serves_the_embedded_engine_and_ends_clean(start, ports, tiny_gguf):
-    command = start(COMMAND, *ports, OPENJEV_MODEL=str(tiny_gguf))
+def test_the_real_command_serves_the_embedded_engine_and_ends_clean(
+    start, ports, server, tiny_gguf
+):
+    command = start(COMMAND, *ports, *server, OPENJEV_MODEL=str(tiny_gguf))
     command.wait_for("Ready in ")
     processes = command.descendants()
     answer = httpx.get(at(ports, "/health"))

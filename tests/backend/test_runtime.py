@@ -69,6 +69,9 @@ class StandInApi:
     def __init__(self, log):
         self.log = log
 
+    async def start_accepting(self):
+        self.log.append("api opens")
+
     async def stop_accepting(self):
         self.log.append("api closes")
 
@@ -160,6 +163,7 @@ async def test_a_signal_drains_then_stops_the_engine_with_code_0(log, probes, nu
     assert await task == 0
     assert [line for line in log if not line.startswith(("say Ready", "say Start"))] == [
         "app starts",
+        "api opens",
         "engine starts",
         "say Stopping; a second signal stops at once.",
         "api closes",

@@ -132,6 +132,13 @@ def test_of_two_taken_ports_the_apis_is_named(started):
             told(Options(port=port, backend_port=backend_port))
 
 
+def test_a_server_that_is_not_installed_is_told_before_anything_starts(started, monkeypatch):
+    monkeypatch.setattr("backend.servers.find_spec", lambda name: None)
+    with pytest.raises(LaunchError, match=r"uvicorn is not installed.*requirements-fast\.txt"):
+        told(Options(server="uvicorn", port=free_port(), backend_port=free_port()))
+    assert started == {}
+
+
 def test_an_address_setting_without_effect_is_told(started, monkeypatch):
     monkeypatch.setenv("OPENJEV_BACKEND_URL", "http://gpu:30000")
     _, lines = told(Options(engine_only=True, backend_port=free_port()))

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.process
 # Serves an application that says how long the body was, and asks it, all in one process.
 _PROGRAM = """
 import asyncio, json, sys
-from backend.api_server import ApiServer
+from backend.daphne_server import DaphneServer
+from backend.launch import open_listener
 import aiohttp
 
 async def application(scope, receive, send):
@@ -38,6 +39,7 @@ async def ask(session, size, chunked, expect):
         return answer if response.status == 200 else [response.status, answer["error"]["type"]]
 
 async def main():
+    await server.start_accepting()
     ways = [(False, False), (True, False), (False, True), (True, True)]
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(20)) as session:
         answers = [[await ask(session, size, *way) for way in ways] for size in sizes]
@@ -46,7 +48,8 @@ async def main():
 
 port, sizes = int(sys.argv[1]), json.loads(sys.argv[2])
 limits = {"http_timeout": 20, "max_body_bytes": 200_000}
-server = ApiServer(application, host="127.0.0.1", port=port, **limits)
+listener = open_listener("127.0.0.1", port, "--port")
+server = DaphneServer(application, listener, **limits)
 sys.exit(server.run(main))
 """
 

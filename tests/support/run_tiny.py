@@ -1,8 +1,9 @@
 """`runbackend`'s machinery on a fake engine and a tiny application, as a process to be killed.
 
 `python -m tests.support.run_tiny --port N --backend-port N [--connect URL] [--engine-only]
-[--application PATH] [--engine CODE]`; other options go to the fake engine. `--application` names
-another one than the tiny application; `--engine` runs other Python code as the engine.
+[--server NAME] [--application PATH] [--engine CODE]`; other options go to the fake engine.
+`--application` names another one than the tiny application; `--engine` runs other Python code as
+the engine.
 """
 
 import argparse
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("--engine-only", action="store_true")
     parser.add_argument("--application", default="tests.support.tiny_asgi.application")
     parser.add_argument("--engine")
+    parser.add_argument("--server", default="daphne")
     arguments, engine_options = parser.parse_known_args()
     django.setup()
     settings.ASGI_APPLICATION = arguments.application
@@ -50,6 +52,7 @@ def main() -> None:
         backend_port=arguments.backend_port,
         connect=arguments.connect,
         engine_only=arguments.engine_only,
+        server=arguments.server,
     )
     try:
         sys.exit(serving.serve(options, say=lambda line: print(line, flush=True), check=list))

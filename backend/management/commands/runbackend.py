@@ -13,6 +13,7 @@ from backend.launch import LaunchError
 from backend.options import Options
 from backend.profiles import DEFAULT_SGLANG_PROFILE, PROFILES
 from backend.serve import serve
+from backend.servers import SERVERS
 
 _HELP = """\
 Start the engine and serve the public API.
@@ -81,6 +82,12 @@ class Command(BaseCommand):
             help="HTTP front of SGLang; overrides OPENJEV_FRONTEND",
         )
         parser.add_argument(
+            "--server",
+            choices=SERVERS,
+            default="daphne",
+            help="what serves the API (default %(default)s)",
+        )
+        parser.add_argument(
             "--print-command",
             action="store_true",
             help="show how the engine would be started, and start nothing",
@@ -100,6 +107,7 @@ class Command(BaseCommand):
             engine_only=options["engine_only"],
             sglang_python=options["sglang_python"],
             frontend=options["frontend"],
+            server=options["server"],
             print_command=options["print_command"],
             sglang_flags=tuple(options["sglang_flags"]),
         )

@@ -6,31 +6,28 @@ application does.
 """
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from asgiref.typing import ASGI3Application
-from daphne.endpoints import build_endpoint_description_strings
 from daphne.server import Server, reactor, twisted_loop  # installs the reactor: before Twisted
-from twisted.internet.tcp import Port
 
+from backend.acceptor import Acceptor
 from backend.channel import use_channels
-from backend.launch import LaunchError
 from backend.uploads import bound_uploads
-
-Main = Callable[[], Coroutine[Any, Any, int]]
 
 _POLL_SECONDS = 0.01
 
 
-class ApiServer:
-    """Serves `application` on `host` and `port` for as long as `run` runs.
+class DaphneServer:
+    """Serves `application` while `run` runs, from the moment it is told to accept connections.
 
     Args:
         application: ASGI 3 application.
-        host: address to listen on.
-        port: TCP port.
+        listener: where connections come in; closed in the end.
         http_timeout: seconds after which an unanswered request is given up.
         max_body_bytes: the longest body `application` takes.
     """
@@ -38,52 +35,52 @@ class ApiServer:
     def __init__(
         self,
         application: ASGI3Application,
+        listener: socket.socket,
         *,
-        host: str,
-        port: int,
         http_timeout: float,
         max_body_bytes: int,
     ) -> None:
+        self._listener = listener
         self._max_body_bytes = max_body_bytes
-        self._where = f"{host}:{port}"
         self._server = Server(
             application,
-            endpoints=build_endpoint_description_strings(host=host, port=port),
+            endpoints=["unused"],
             signal_handlers=False,
             http_timeout=http_timeout,
             server_name="",
             verbosity=0,
         )
+        self._server.endpoints = []  # it would open them before anything else is done
+        self._acceptor: Acceptor | None = None
         self._task: asyncio.Task[int] | None = None
 
-    def run(self, main: Main) -> int:
+    def run(self, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
         """Serve until `main` is done; blocks, and works once in a process.
 
         Args:
-            main: makes the coroutine that decides how long to serve; it is begun when the port is
-                open, and not at all when it could not be opened.
+            main: makes the coroutine that decides when and how long to serve.
 
         Returns:
-            What `main` returned.
-
-        Raises:
-            LaunchError: the port could not be opened.
+            What `main` returned; 1 when something else stopped the server.
         """
         self._server.ready_callable = partial(self._begin, main)
         self._server.run()
         if self._task is None:
-            raise LaunchError(f"The API cannot listen on {self._where}. Choose another --port.")
+            raise RuntimeError("Daphne has not begun.")
         if not self._task.done():  # the reactor was stopped by something else
             self._task.cancel()
             twisted_loop.run_until_complete(asyncio.wait([self._task]))
             return 1
         return self._task.result()
 
+    async def start_accepting(self) -> None:
+        """Take connections."""
+        self._acceptor = Acceptor(self._listener, self._take)
+
     async def stop_accepting(self) -> None:
         """Close the listening socket; connections that are open stay so."""
-        ports: list[Any] = [reader for reader in reactor.getReaders() if isinstance(reader, Port)]
-        for port in ports:
-            await port.stopListening().asFuture(twisted_loop)
+        if self._acceptor is not None:
+            self._acceptor.close()
 
     async def finish_answers(self, seconds: float) -> None:
         """Wait until every request is answered and the answers are on the wire.
@@ -95,11 +92,18 @@ class ApiServer:
         while self._busy() and twisted_loop.time() < deadline:  # noqa: ASYNC110 - no such event
             await asyncio.sleep(_POLL_SECONDS)
 
+    def _take(self, connection: socket.socket) -> None:
+        # Twisted duplicates it, and asks for an address that a client which has left does not have
+        with connection, suppress(OSError):
+            reactor.adoptStreamConnection(
+                connection.fileno(), connection.family, self._server.http_factory
+            )
+
     def _busy(self) -> bool:
         unanswered = any("disconnected" not in c for c in self._server.connections.values())
         return unanswered or bool(reactor.getWriters())
 
-    def _begin(self, main: Main) -> None:
+    def _begin(self, main: Callable[[], Coroutine[Any, Any, int]]) -> None:
         use_channels(self._server)
         bound_uploads(self._server, self._max_body_bytes)
         self._task = twisted_loop.create_task(main())

@@ -1,0 +1,208 @@
+"""One connection of uvicorn's: how much a request may be, and how long it may take to arrive.
+
+uvicorn bounds neither what it keeps beside a body nor the time it waits for a client that says
+nothing, and answers in plain text what breaks HTTP. How long a body may be, and may take, is the
+application's business: uvicorn hands it over as it comes. Nothing here knows what a request is
+about.
+"""
+
+import asyncio
+import re
+from itertools import chain
+from typing import Any, cast
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from backend.refusals import last_answer
+
+HEAD_SECONDS = 60.0
+"""From the first wait for a request to the end of its head."""
+
+OVERHEAD_BYTES = 64 * 2**10
+"""How long head and framing of a request may be, beside as much framing as there is body."""
+
+MAX_HEADERS = 500
+
+LINGER_SECONDS = 10.0
+"""How long a refused client may go on sending what is no longer read."""
+
+LINGER_BYTES = 64 * 2**20
+"""How much of it."""
+
+_AUTHORITY = re.compile(rb"\Ahttps?://[^/?]*/?", re.IGNORECASE)
+
+
+class Channel(HttpToolsProtocol):
+    """Refuses in JSON, with an id, what does not become a request."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._awaited: asyncio.TimerHandle | None = None
+        self._head_began = False
+        self._overhead = 0
+        self._body_bytes = 0
+        self._refused = False
+        self._last_answer = b""
+        self._discarded = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in bytes; a client that is waited for has a limited time."""
+        if self._refused:
+            self._discard(len(data))
+            return
+        self._unset_keepalive_if_required()
+        self._overhead += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._parse_without_upgrade(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError:
+            self._refuse(400, "its first line, a header or its length is not valid HTTP")
+            return
+        if self._overhead > OVERHEAD_BYTES + self._body_bytes:
+            self._refuse(400, "its head, or what frames its body, is too long")
+        elif self._awaited is None and (self._head_began or self._unanswered is None):
+            self._await_head()
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._head_began = True
+        self._body_bytes = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take in a header; what follows a body is dropped.
+
+        Raises:
+            ValueError: there are too many; the parser makes an error of its own of it.
+        """
+        if not self._head_began:
+            return
+        if len(self.headers) >= MAX_HEADERS:
+            raise ValueError("too many headers")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Hand over a request; an address in the form that proxies are sent is one of ours, too.
+
+        Raises:
+            ValueError: its head is too long; the parser makes an error of its own of it.
+        """
+        if self.parser.should_upgrade():
+            return
+        if self._overhead > OVERHEAD_BYTES < len(self.url) + sum(map(len, chain(*self.headers))):
+            raise ValueError("too long a head")
+        self._stop_waiting()
+        self._head_began = False
+        if not self.url.startswith(b"/"):
+            self.url = _AUTHORITY.sub(b"/", self.url, count=1)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Hand over a part of the body."""
+        self._overhead -= len(body)
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        if self.parser.should_upgrade():
+            return
+        self._overhead = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Go on to what comes next."""
+        is_last = not self.pipeline
+        super().on_response_complete()
+        if self._last_answer and is_last and not self.transport.is_closing():
+            self._end(self._last_answer)
+
+    def drop(self) -> None:
+        """Give the connection up; the application learns that the client has left."""
+        self.transport.abort()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an answer is being made, or is not on the wire yet."""
+        return self._unanswered is not None or self.transport.get_write_buffer_size() > 0
+
+    @property
+    def _unanswered(self) -> RequestResponseCycle | None:
+        """The latest request, until its answer is complete."""
+        latest = cast("RequestResponseCycle | None", self.cycle)
+        return None if latest is None or latest.response_complete else latest
+
+    def _parse_without_upgrade(self, rest: bytes) -> None:
+        """Begin the request anew; there is no other protocol to change to, whoever wishes so.
+
+        The parser would skip the body, and read nothing after it.
+        """
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(400, "it asks for a tunnel, which this server is not")
+            return
+        lines = [b"%s %s HTTP/%s" % (method, self.url, self.parser.get_http_version().encode())]
+        lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self._overhead = 0
+        self.data_received(b"\r\n".join([*lines, b"", rest]))
+
+    def _await_head(self) -> None:
+        self._awaited = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._awaited is not None:
+            self._awaited.cancel()
+            self._awaited = None
+
+    def _give_up(self) -> None:
+        self._awaited = None
+        if self._head_began:
+            self._refuse(408, f"not complete after {HEAD_SECONDS:g} seconds")
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: int, reason: str) -> None:
+        """Give the last answer, after those to the good requests before."""
+        self._refused = True
+        self._stop_waiting()
+        unanswered = self._unanswered
+        if unanswered is not None and unanswered.more_body:  # it has turned out to be no request
+            if self.pipeline:
+                self.pipeline.popleft()
+            else:
+                unanswered.disconnected = True
+                unanswered.message_event.set()
+                self._end(b"" if unanswered.response_started else last_answer(status, reason))
+                return
+        if unanswered is not None:
+            self._last_answer = last_answer(status, reason)
+        else:
+            self._end(last_answer(status, reason))
+
+    def _end(self, answer: bytes) -> None:
+        """Read on for a while, so that a client that sends can see the answer."""
+        self._unset_keepalive_if_required()
+        self._last_answer = b""
+        self.flow.resume_reading()
+        self.transport.write(answer)
+        self.transport.write_eof()
+        self._awaited = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def _discard(self, count: int) -> None:
+        self._discarded += count
+        if self._discarded > LINGER_BYTES:
+            self.transport.close()
