@@ -6,11 +6,13 @@ PROFILE ?= $(or $(OPENJEV_PROFILE),embedded)
 VENV := .venv
 BIN := $(VENV)/bin
 SGLANG_VENV := .venv-sglang
+BENCH_VENV := .venv-bench
+BENCH_OUTPUT ?= bench-results
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev weights run smoke test lint types unit test-fidelity test-sglang format \
-	clean
+.PHONY: help setup setup-dev weights run smoke test lint types unit test-fidelity test-sglang bench \
+	format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,9 +72,18 @@ $(SGLANG_VENV)/.cpu: requirements-sglang-cpu.txt
 test-sglang: $(VENV)/.dev $(SGLANG_VENV)/.cpu ## Ask the real SGLang, on the CPU (installs it; slow)
 	$(BIN)/pytest -m sglang
 
+$(BENCH_VENV)/.bench: requirements.txt requirements-fast.txt requirements-bench.txt
+	$(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/pip install --quiet -r requirements-bench.txt
+	@touch $@
+
+bench: $(BENCH_VENV)/.bench ## Measure everything into BENCH_OUTPUT (installs rivals; 20 minutes)
+	$(BENCH_VENV)/bin/python -m benchmarks --output $(BENCH_OUTPUT)
+
 format: $(VENV)/.dev ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## Remove what the targets made here (weights stay in OPENJEV_WEIGHTS_DIR)
-	rm -rf $(VENV) .venv-fidelity $(SGLANG_VENV) .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-fidelity $(SGLANG_VENV) $(BENCH_VENV) bench-results
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .coverage
