@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.embedded.architecture import Architecture, read_architecture
-from backend.embedded.attention import attend, blocks_of
+from backend.embedded.attention import attend, plan_attention
 from backend.embedded.gguf import GgufFile
-from backend.embedded.linear import Linear, gated, load_linear, project
+from backend.embedded.linear import Linear, add_projection, gated, load_linear, project
 from backend.embedded.quantisation import Floats, dequantise, vector
-from backend.embedded.threads import ComputePool
+from backend.embedded.threads import ComputePool, Scratch
 
 Ids = npt.NDArray[np.int64]
 
@@ -108,6 +108,11 @@ class Model:
         shape = (a.layers, a.key_heads, tokens, a.head_size)
         return KeyValues(np.empty(shape, np.float32), np.empty(shape, np.float32))
 
+    def _allocate_layer(self, tokens: int) -> tuple[Floats, Floats]:
+        """Room for the keys and values of one layer."""
+        shape = (self.architecture.key_heads, tokens, self.architecture.head_size)
+        return np.empty(shape, np.float32), np.empty(shape, np.float32)
+
     def bytes_per_token(self) -> int:
         """Memory of one token's keys and values, in bytes."""
         a = self.architecture
@@ -143,26 +148,35 @@ class Model:
         ids = np.concatenate([np.asarray(branch, np.int64) for branch in branches])
         positions = np.concatenate([np.arange(length) for length in lengths]) + past.length
         last_rows = np.cumsum(lengths) - 1
-        blocks = blocks_of(lengths, self.architecture.heads // self.architecture.key_heads)
+        plan = plan_attention(
+            lengths,
+            heads_per_key=self.architecture.heads // self.architecture.key_heads,
+            key_heads=self.architecture.key_heads,
+            threads=self._pool.threads,
+        )
         rotation = self._rotation(positions)
         x = dequantise(self._embedding.type, self._embedding.raw[ids])
+        # Without `keep` the rows' own keys and values are wanted by their layer only.
+        spare = self._allocate_layer(len(ids))
         for number, layer in enumerate(self._layers):
             if stop():
                 raise Cancelled
-            queries, keys, values = self._queries_keys_values(layer, x, rotation)
+            own = spare
             if keep is not None:
                 rows = slice(past.length, past.length + len(ids))
-                keep.keys[number, :, rows], keep.values[number, :, rows] = keys, values
+                own = keep.keys[number, :, rows], keep.values[number, :, rows]
+            queries = self._queries(layer, x, rotation, own)
             final = number == len(self._layers) - 1
             if final and not ends:
                 return np.empty((0, x.shape[1]), np.float32)
             before = past.keys[number], past.values[number]
-            mixed = attend(self._pool, queries, (keys, values), before, blocks)
+            mixed = attend(self._pool, queries, own, before, plan)
             if final:
                 mixed, x = mixed[last_rows], x[last_rows]
-            x += project(self._pool, mixed, layer.attention_output)
+            add_projection(self._pool, x, mixed, layer.attention_output)
             normed = self._norm(x, layer.feed_forward_norm)
-            x += project(self._pool, gated(self._pool, normed, layer.gate, layer.up), layer.down)
+            inner = gated(self._pool, normed, layer.gate, layer.up)
+            add_projection(self._pool, x, inner, layer.down)
         return self._norm(x, self._output_norm)
 
     def log_probabilities(
@@ -182,22 +196,31 @@ class Model:
             ArithmeticError: a logit is not a finite number.
         """
         logits = project(self._pool, hidden, self._head)
-        answers = []
-        for row, ids in zip(logits, wanted, strict=True):
-            exact = row.astype(np.float64)
+        answers: list[tuple[int, float, list[float]] | None] = [None] * len(wanted)
+
+        def work(row: int, _: Scratch) -> None:
+            exact = logits[row].astype(np.float64)
             peak = exact.max()
             normaliser = peak + np.log(np.exp(exact - peak).sum())
             if not np.isfinite(normaliser):
                 raise ArithmeticError("The model gave a result that is not a finite number.")
-            best = int(exact.argmax())
-            asked = (exact[np.asarray(ids, np.int64)] - normaliser).tolist()
-            answers.append((best, float(peak - normaliser), asked))
-        return answers
+            asked = (exact[np.asarray(wanted[row], np.int64)] - normaliser).tolist()
+            answers[row] = int(exact.argmax()), float(peak - normaliser), asked
+
+        self._pool.run(work, range(len(wanted)))
+        return [answer for answer in answers if answer is not None]
 
     def _norm(self, x: Floats, weight: Floats) -> Floats:
-        mean_square = np.einsum("ij,ij->i", x, x)[:, None] / np.float32(x.shape[1])
-        normed: Floats = x / np.sqrt(mean_square + np.float32(self.architecture.epsilon))
-        normed *= weight
+        normed = np.empty_like(x)
+        epsilon = np.float32(self.architecture.epsilon)
+
+        def work(rows: slice) -> None:
+            part, out = x[rows], normed[rows]
+            mean_square = np.einsum("ij,ij->i", part, part)[:, None] / np.float32(x.shape[1])
+            np.divide(part, np.sqrt(mean_square + epsilon), out=out)
+            out *= weight
+
+        self._pool.run_rows(work, len(x))
         return normed
 
     def _rotation(self, positions: Ids) -> tuple[Floats, Floats]:
@@ -205,31 +228,46 @@ class Model:
         angles = np.outer(positions, self._frequencies)[:, None, :]
         return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
-    def _queries_keys_values(
-        self, layer: _Layer, x: Floats, rotation: tuple[Floats, Floats]
-    ) -> tuple[Floats, Floats, Floats]:
+    def _queries(
+        self,
+        layer: _Layer,
+        x: Floats,
+        rotation: tuple[Floats, Floats],
+        own: tuple[Floats, Floats],
+    ) -> Floats:
+        """Scaled queries, `(rows, heads, head size)`; keys and values are written to `own`."""
         a = self.architecture
         mixed = project(self._pool, self._norm(x, layer.attention_norm), *layer.queries_keys_values)
-        if layer.bias is not None:
-            mixed += layer.bias
-        heads = mixed.reshape(len(x), a.heads + 2 * a.key_heads, a.head_size)
-        turned = _rotate(heads[:, : a.heads + a.key_heads], rotation, interleaved=a.interleaved)
-        queries = turned[:, : a.heads] * np.float32(a.head_size**-0.5)
-        keys = np.ascontiguousarray(turned[:, a.heads :].swapaxes(0, 1))
-        values = np.ascontiguousarray(heads[:, a.heads + a.key_heads :].swapaxes(0, 1))
-        return queries, keys, values
+        queries = np.empty((len(x), a.heads, a.head_size), np.float32)
+        keys, values = (part.swapaxes(0, 1) for part in own)
+        cosine, sine = rotation
+
+        def work(rows: slice) -> None:
+            part = mixed[rows]
+            if layer.bias is not None:
+                part += layer.bias
+            heads = part.reshape(len(part), -1, a.head_size)
+            turn = cosine[rows], sine[rows]
+            _rotate(heads[:, : a.heads], turn, queries[rows], interleaved=a.interleaved)
+            queries[rows] *= np.float32(a.head_size**-0.5)
+            keyed = heads[:, a.heads : a.heads + a.key_heads]
+            _rotate(keyed, turn, keys[rows], interleaved=a.interleaved)
+            values[rows] = heads[:, a.heads + a.key_heads :]
+
+        self._pool.run_rows(work, len(x))
+        return queries
 
 
-def _rotate(heads: Floats, rotation: tuple[Floats, Floats], *, interleaved: bool) -> Floats:
+def _rotate(
+    heads: Floats, rotation: tuple[Floats, Floats], out: Floats, *, interleaved: bool
+) -> None:
     """Rotary position embedding (https://arxiv.org/abs/2104.09864) of `(rows, heads, size)`."""
     cosine, sine = rotation
     half = heads.shape[-1] // 2
     evens = np.s_[..., 0::2] if interleaved else np.s_[..., :half]
     odds = np.s_[..., 1::2] if interleaved else np.s_[..., half:]
-    turned = np.empty_like(heads)
-    turned[evens] = heads[evens] * cosine - heads[odds] * sine
-    turned[odds] = heads[odds] * cosine + heads[evens] * sine
-    return turned
+    out[evens] = heads[evens] * cosine - heads[odds] * sine
+    out[odds] = heads[odds] * cosine + heads[evens] * sine
 
 
 def _load_layer(file: GgufFile, number: int, pool: ComputePool) -> _Layer:

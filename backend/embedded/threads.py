@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +21,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 Job = TypeVar("Job")
 _CGROUP = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
+# Waking another thread takes about as long as element-wise work on so many rows.
+_ROWS_WORTH_A_THREAD = 32
 
 
 def single_threaded_blas() -> None:
@@ -127,6 +130,15 @@ class ComputePool:
         for error in errors:
             if error is not None:
                 raise error
+
+    def run_rows(self, work: Callable[[slice], None], count: int) -> None:
+        """Do `work` on ranges that together make up `count` rows, one range for each thread.
+
+        For work that takes microseconds a row: few rows are left to the calling thread.
+        """
+        pieces = max(1, min(self.threads, count // _ROWS_WORTH_A_THREAD))
+        bounds = [count * piece // pieces for piece in range(pieces + 1)]
+        self.run(lambda rows, _: work(rows), [slice(*both) for both in pairwise(bounds)])
 
     def close(self) -> None:
         """End the threads; a running job is finished first."""

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from backend.embedded.__main__ import main
-from tests.conftest import free_port, wait_until_healthy
+from tests.support.loopback import free_port, wait_until_healthy
 
 ROOT = Path(__file__).parents[3]
 WAIT = 20.0

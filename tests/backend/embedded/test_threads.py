@@ -103,6 +103,17 @@ def test_error_in_another_thread_is_raised() -> None:
     pool.close()
 
 
+@pytest.mark.parametrize("count", [0, 1, 31, 64, 1000])
+def test_rows_are_shared_without_gap_or_overlap(count: int) -> None:
+    pool = ComputePool(3)
+    ranges: list[slice] = []
+    pool.run_rows(ranges.append, count)
+    pool.close()
+    rows = [row for part in sorted(ranges, key=lambda r: r.start) for row in range(count)[part]]
+    assert rows == list(range(count))
+    assert len(ranges) == (1 if count < 64 else min(3, count // 32))
+
+
 def test_scratch_is_reused_and_grows() -> None:
     scratch = Scratch()
     first = scratch.floats((4, 2))
