@@ -21,9 +21,9 @@ from modal_proto import api_pb2
 import modal_deploy
 from backend.management.commands.runbackend import Command as RunBackend
 from backend.profiles import DEFAULT_SGLANG_PROFILE
-from tests.conftest import free_port
 from tests.support.contract_server import ContractServer, over_http
 from tests.support.fake_modal import ControlPlane, modal_command
+from tests.support.loopback import free_port
 
 ROOT = Path(__file__).parent.parent
 

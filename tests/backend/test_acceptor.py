@@ -9,7 +9,7 @@ import pytest
 from backend import acceptor
 from backend.acceptor import Acceptor
 from backend.launch import open_listener
-from tests.conftest import free_port
+from tests.support.loopback import free_port
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import free_port
+from tests.support.loopback import free_port
 from tests.support.raw_http import BROKEN, GET, POST, error_in
 
 pytestmark = pytest.mark.process

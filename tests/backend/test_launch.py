@@ -14,7 +14,7 @@ from backend.launch import (
     open_listener,
     require_free,
 )
-from tests.conftest import free_port
+from tests.support.loopback import free_port
 
 KEYS = {"OPENJEV_API_KEY": "public-key", "OPENJEV_BACKEND_API_KEY": "engine-key"}
 

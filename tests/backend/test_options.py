@@ -5,7 +5,7 @@ from django.conf import settings
 
 from backend.launch import LaunchError
 from backend.options import Options, configure, require_consistent
-from tests.conftest import free_port
+from tests.support.loopback import free_port
 
 PYTHON = "/opt/sglang/bin/python"
 

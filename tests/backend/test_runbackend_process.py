@@ -11,7 +11,7 @@ import time
 import httpx
 import pytest
 
-from tests.conftest import free_port
+from tests.support.loopback import free_port
 from tests.support.running import COMMAND, TINY, Asking, assert_gone
 
 pytestmark = pytest.mark.process

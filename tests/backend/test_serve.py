@@ -10,8 +10,8 @@ from backend import serve as serving
 from backend.launch import LaunchError
 from backend.options import Options, configure
 from backend.serve import serve
-from tests.conftest import free_port
 from tests.support.interpreter import write_interpreter
+from tests.support.loopback import free_port
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - named, never listened on
 

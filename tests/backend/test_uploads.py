@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import free_port
+from tests.support.loopback import free_port
 
 pytestmark = pytest.mark.process
 

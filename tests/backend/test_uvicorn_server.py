@@ -13,7 +13,7 @@ import pytest
 from backend import uvicorn_channel
 from backend.launch import open_listener
 from backend.uvicorn_server import UvicornServer
-from tests.conftest import free_port
+from tests.support.loopback import free_port
 from tests.support.raw_http import BROKEN, GET, POST, error_in
 
 WHOLE = GET + "\r\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import free_port
 from tests.support.fake_engine import FakeEngine, serve_fake_engine
+from tests.support.loopback import free_port
 from tests.support.served import Served, serve, tiny_settings
 from tests.support.tiny_gguf import write_tiny_gguf
 

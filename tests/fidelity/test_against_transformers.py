@@ -11,8 +11,8 @@ import pytest
 
 from backend.config import load_config
 from backend.embedded.weights import locate
-from tests.conftest import free_port
 from tests.support.branches import branches, distribution, readout_of
+from tests.support.loopback import free_port
 from tests.support.served import serve
 
 pytestmark = [pytest.mark.fidelity, pytest.mark.timeout(1800)]

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.conftest import free_port, wait_until_healthy
+from tests.support.loopback import free_port, wait_until_healthy
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 

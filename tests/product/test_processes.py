@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.conftest import free_port
+from tests.support.loopback import free_port
 from tests.support.running import Asking, assert_gone
 from tests.support.served import ROOT, serve
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.conftest import free_port, running_engine, wait_until_healthy
+from tests.support.loopback import free_port, running_engine, wait_until_healthy
 from tests.support.router import Router, running_router
 from tests.support.served import Served, serve
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import free_port
+from tests.support.loopback import free_port
 from tests.support.running import ROOT, Running
 
 FRONTS = ("python", "rust")

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from tests.conftest import free_port
 from tests.sglang.programs import MODEL_NAME, settings, sglang
+from tests.support.loopback import free_port
 from tests.support.running import COMMAND, Running
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from backend.config import load_config
-from tests.conftest import free_port
 from tests.sglang.programs import ENGINE_KEY, settings
 from tests.support.branches import branches, distribution, readout_of
+from tests.support.loopback import free_port
 from tests.support.served import serve
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.conftest import free_port
+from tests.support.loopback import free_port
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
 START_SECONDS = 60.0

@@ -6,15 +6,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 
-from tests.conftest import free_port
+from tests.support.loopback import ROOT, free_port
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 TINY = ["-m", "tests.support.run_tiny"]
 COMMAND = ["manage.py", "runbackend"]
 

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.support.loopback import ROOT, wait_until_healthy
+
 STOP_SECONDS = 30.0
 
 
@@ -98,23 +98,9 @@ def serve(
         )
     served = Served(f"http://127.0.0.1:{port}", engine_url, process, log)
     try:
-        _wait_until_ready(served, seconds)
+        wait_until_healthy(served.url, process, seconds=seconds, log=log)
         yield served
     finally:
         if process.poll() is None:
             process.terminate()
         process.wait(STOP_SECONDS)
-
-
-def _wait_until_ready(served: Served, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if served.process.poll() is not None:
-            break
-        try:
-            if httpx.get(f"{served.url}/health", timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    raise AssertionError(f"runbackend did not become ready.\n{served.log.read_text()}")
