@@ -80,7 +80,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
         for row in ours
         if not row.delay and row.connections == 1
     ]
-    busy = [row for row in ours if row.connections == max(one.connections for one in ours)]
+    busy = [row for row in ours if row.connections > 1]
     tails = [Goal(f"{_load(row)}: p99 to p50", row.p99 / row.p50, _TAIL) for row in busy]
     errors = [Goal(f"{_load(row)}: errors", row.errors, 0) for row in busy]
     return compared + alone + tails + errors
