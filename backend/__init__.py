@@ -1,11 +1,18 @@
 """Everything that runs the model, and the way to reach it.
 
 This package knows token ids and log-probabilities. It must never know of questions, answers or
-public HTTP requests, and never imports `evaluations`. What other packages may use:
+public HTTP requests, and never imports `evaluations`. Its modules, by subject:
 
-* `backend.config.Config`: the validated settings;
-* `backend.engine.Engine`: what is asked of an engine, and `backend.client.EngineClient`, which asks
-  any that speaks SGLang's protocol;
-* `backend.tokenizer.ChatTokenizer`: text to token ids, with the caller's text kept apart;
-* `backend.errors`: what can go wrong between us and an engine.
+* settings: `config`, `setting_values`, `profiles`, `checks`, `apps`;
+* text to token ids: `tokenizer`, `chat_template`, `vocabulary`, `plain_encoder`, `token_ids`,
+  `checkpoint`;
+* calls to any engine that speaks SGLang's protocol: `engine`, `client`, `protocol`, `transport`,
+  `connection`, `errors`;
+* whether it is the right one, and works: `description`, `fit`, `health`;
+* what is started, and how: `options`, `serve`, `launch`, `engines`, `sglang`, `sglang_flags`;
+* while it runs: `runtime`, `watchers`, `progress`, `lifespan`, `supervisor`, `keeper`,
+  `engine_log`, `workers`, `worker`, `share`;
+* the servers that the API runs on: `servers`, `acceptor`, `refusals`, `daphne_server`, `channel`,
+  `plain_request`, `uploads`, `uvicorn_server`, `uvicorn_channel`;
+* the engine for the CPU: `embedded`.
 """

@@ -1,6 +1,7 @@
-"""Imports run one way, and what is pure loads neither a web framework nor a network."""
+"""Imports run one way, what is pure loads no framework, and each package says what is in it."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,3 +43,15 @@ def test_what_is_pure_loads_no_framework() -> None:
     command = [sys.executable, "-c", LOADED, *PURE]
     loaded = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert loaded.stdout.split() == []
+
+
+@pytest.mark.parametrize("package", ["backend", "evaluations"])
+def test_every_module_has_its_place_in_the_packages_map(package: str) -> None:
+    folder = ROOT / package
+    parts = {path.stem for path in folder.glob("*.py")} | {
+        path.parent.name for path in folder.glob("*/__init__.py")
+    }
+    listed = re.findall(
+        r"`(\w+)`", ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    )
+    assert parts - {"__init__", "management"} <= {*listed}
