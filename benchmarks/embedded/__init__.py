@@ -1,0 +1,1 @@
+"""What the embedded engine costs, and what reading together saves."""
