@@ -48,15 +48,14 @@ def uvicorn(application: str, *options: str) -> tuple[str, ...]:
 HTTPX, AIOHTTP, FLOOR = "FastAPI + httpx", "FastAPI + aiohttp", "raw ASGI (floor)"
 UVICORN, DAPHNE = "OpenJev, uvicorn", "OpenJev, Daphne"
 
+_OPENJEV = ("manage.py", "runbackend", "--connect", "{engine}", "--port", "{port}")
+
 STACKS = (
     Stack(HTTPX, uvicorn("benchmarks.api.rivals:httpx_app", "--factory"), "/docs"),
     Stack(AIOHTTP, uvicorn("benchmarks.api.rivals:aiohttp_app", "--factory"), "/docs"),
     Stack(FLOOR, uvicorn("benchmarks.api.floor:application")),
-    Stack(UVICORN, uvicorn("openjev_site.asgi:application")),
-    Stack(
-        DAPHNE,
-        ("manage.py", "runbackend", "--connect", "{engine}", "--port", "{port}"),
-    ),
+    Stack(UVICORN, (*_OPENJEV, "--server", "uvicorn")),
+    Stack(DAPHNE, (*_OPENJEV, "--server", "daphne")),
 )
 
 
