@@ -117,6 +117,8 @@ def open_listener(host: str, port: int, option: str) -> socket.socket:
         except OSError:
             listener.close()
             raise
+    except UnicodeError:
+        raise LaunchError(f"--host is {host!r}, which can be no host's name.") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             variable = option.lstrip("-").upper().replace("-", "_")

@@ -8,7 +8,7 @@ one. An application that knows no lifespan is served without.
 
 import asyncio
 import logging
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from asgiref.typing import ASGI3Application
 
@@ -19,6 +19,26 @@ _STARTUP_SECONDS = 30.0
 
 class StartupRefused(Exception):
     """The application reported that it cannot start."""
+
+
+class Served(Protocol):
+    """An application that is served, in this process or in others."""
+
+    async def startup(self) -> None:
+        """Begin; raises `StartupRefused`."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait until every process that serves it can be asked how it is."""
+        ...
+
+    async def refused(self) -> str:
+        """Wait until it is certain that it can never work; returns the reason."""
+        ...
+
+    async def shutdown(self, seconds: float) -> None:
+        """Let it finish, within `seconds`."""
+        ...
 
 
 class Lifespan:
@@ -45,6 +65,9 @@ class Lifespan:
         if reply is not None and reply["type"] == "lifespan.startup.failed":
             await _end(task)
             raise StartupRefused(reply.get("message") or "it gave no reason")
+
+    async def ready(self) -> None:
+        """Return at once: the only process that serves it is this one."""
 
     async def refused(self) -> str:
         """Wait until the application is certain that it can never work; for ever if need be.

@@ -27,6 +27,7 @@ class Options:
         sglang_python: the Python that has SGLang, to start that.
         frontend: overrides `OPENJEV_FRONTEND`.
         server: serves the API; one of `backend.servers.SERVERS`.
+        workers: processes that serve the API.
         print_command: show how the engine would be started, and start nothing.
         sglang_flags: flags for SGLang that replace or add to ours.
     """
@@ -40,15 +41,16 @@ class Options:
     sglang_python: str | None = None
     frontend: str | None = None
     server: str = "daphne"
+    workers: int = 1
     print_command: bool = False
     sglang_flags: tuple[str, ...] = ()
 
 
-def configure(options: Options) -> Config:
-    """Apply the command line to the settings, for everything in this process.
+def environment(options: Options) -> dict[str, str]:
+    """The environment variables, with what the command line says instead of some of them.
 
     Raises:
-        LaunchError: `--connect` is no address.
+        LaunchError: `--connect` is empty.
     """
     url = engine_url(options.backend_port) if options.connect is None else options.connect
     if not url:  # as a variable it would count as unset
@@ -60,7 +62,16 @@ def configure(options: Options) -> Config:
         environ["OPENJEV_PROFILE"] = options.profile
     if options.frontend is not None:
         environ["OPENJEV_FRONTEND"] = options.frontend
-    config, problems = load_config(environ)
+    return environ
+
+
+def configure(options: Options) -> Config:
+    """Apply the command line to the settings, for everything in this process.
+
+    Raises:
+        LaunchError: `--connect` is no address.
+    """
+    config, problems = load_config(environment(options))
     for problem in problems:
         if problem.variable == "OPENJEV_BACKEND_URL" and problem.fatal:
             raise LaunchError(problem.message.replace(problem.variable, "--connect", 1))
@@ -102,4 +113,14 @@ def require_consistent(options: Options, config: Config) -> None:
         raise LaunchError(
             "--frontend and what follows two dashes are for an SGLang that is started here. Add "
             "--sglang-python PATH, or leave them out."
+        )
+    if options.workers > 1 and options.engine_only:
+        raise LaunchError(
+            "With --engine-only nothing serves the API. Leave --workers out, or --engine-only."
+        )
+    if options.workers > config.max_concurrent_branches:
+        raise LaunchError(
+            f"Each of {options.workers} workers needs one engine call at least, but "
+            f"OPENJEV_MAX_CONCURRENT_BRANCHES is {config.max_concurrent_branches}. Raise it, or "
+            "choose fewer --workers."
         )

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from backend.config import Config
 from backend.engine_log import Phase
-from backend.lifespan import Lifespan, StartupRefused
+from backend.lifespan import Served, StartupRefused
 from backend.progress import StartProgress
 from backend.supervisor import EngineProcess
 from backend.watchers import FAILED, Watched
@@ -23,9 +23,10 @@ logger = logging.getLogger(__name__)
 
 CUT_SHORT = 130
 
+CLOSING_SECONDS = 5.0
+"""The application bounds its own draining; then it closes what it has open."""
+
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# the application bounds its own draining, and then closes what it has open
-_CLOSING_SECONDS = 5.0
 # calls to a dead engine fail at once: half a second to notice, and half to write the answers
 _DEAD_SECONDS = 0.5
 _WRITING_SECONDS = 1.0
@@ -78,7 +79,7 @@ async def run(
     *,
     engine: EngineProcess | None,
     api: Api | None,
-    lifespan: Lifespan | None,
+    lifespan: Served | None,
     url: str,
     config: Config,
     say: Callable[[str], None],
@@ -108,16 +109,16 @@ async def run(
             engine.listen(progress.heard)
             await engine.start()
         watched = Watched(engine, lifespan, url, config, progress, say)
-        code = await _first([_stop_asked(signals, say), *watched.watchers()])
+        code = await first_of([_stop_asked(signals, say), *watched.watchers()])
     except StartupRefused as error:
         logger.error("The API cannot start: %s.", error)
     except OSError as error:
         logger.error("The engine cannot be started: %s.", error.strerror)
     finally:
-        drain_seconds = _DEAD_SECONDS if code else config.drain_timeout + _CLOSING_SECONDS
+        drain_seconds = _DEAD_SECONDS if code else config.drain_timeout + CLOSING_SECONDS
         grace = 0 if code else _ENGINE_GRACE_SECONDS
         at_once = await _unless_hurried(
-            signals, _wind_up(engine, api, lifespan, drain_seconds, grace)
+            signals, wind_up(engine, api, lifespan, drain_seconds, grace)
         )
         if at_once and engine is not None:
             await engine.stop(0)
@@ -125,7 +126,7 @@ async def run(
     return CUT_SHORT if at_once else code
 
 
-async def _first(watchers: list[Coroutine[Any, Any, int]]) -> int:
+async def first_of(watchers: list[Coroutine[Any, Any, int]]) -> int:
     """The exit code of the watcher that is done first, of several the one named first."""
     tasks = [asyncio.create_task(watcher) for watcher in watchers]
     try:
@@ -143,13 +144,22 @@ async def _stop_asked(signals: _Signals, say: Callable[[str], None]) -> int:
     return 0
 
 
-async def _wind_up(
+async def wind_up(
     engine: EngineProcess | None,
     api: Api | None,
-    lifespan: Lifespan | None,
+    lifespan: Served | None,
     drain_seconds: float,
     grace: float,
 ) -> None:
+    """Stop what `run` was given, in order.
+
+    Args:
+        engine: ended last; first, where it gets no grace.
+        api: takes no more connections from now on.
+        lifespan: of the application that `api` serves.
+        drain_seconds: how long the application may take to finish.
+        grace: seconds the engine may take to end.
+    """
     try:
         if api is not None:
             await api.stop_accepting()

@@ -7,9 +7,12 @@ a byte is fetched. The processes themselves are `backend.runtime`'s business.
 import asyncio
 import ipaddress
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 from django.utils.module_loading import import_string
@@ -24,11 +27,12 @@ from backend.launch import (
     require_free,
 )
 from backend.lifespan import Lifespan
-from backend.options import Options, configure, require_consistent
+from backend.options import Options, configure, environment, require_consistent
 from backend.runtime import run
 from backend.servers import make_server, require_installed
 from backend.sglang import checks_keys
 from backend.supervisor import EngineProcess
+from backend.workers import Workers
 
 
 def serve(options: Options, *, say: Callable[[str], None], check: Callable[[], object]) -> int:
@@ -88,22 +92,37 @@ def _serve_api(
     resources: ExitStack,
     say: Callable[[str], None],
 ) -> int:
+    listener = resources.enter_context(open_listener(options.host, options.port, "--port"))
+    start = partial(
+        run,
+        engine=engine,
+        url=_address(_reachable(options.host), options.port),
+        config=config,
+        say=say,
+    )
+    address = _address(options.host, options.port)
+    if options.workers > 1:
+        say(f"API     {address} (starting {options.workers} workers)")
+        return asyncio.run(_run_workers(options, listener, start))
+    say(f"API     {address} (starting)")
     # imported not before the settings are final: it reads them
     application = import_string(settings.ASGI_APPLICATION)
-    lifespan = Lifespan(application)
-    listener = resources.enter_context(open_listener(options.host, options.port, "--port"))
     server = make_server(options.server, application, listener, config)
-    say(f"API     {_address(options.host, options.port)} (starting)")
-    return server.run(
-        lambda: run(
-            engine=engine,
-            api=server,
-            lifespan=lifespan,
-            url=_address(_reachable(options.host), options.port),
-            config=config,
-            say=say,
-        )
-    )
+    lifespan = Lifespan(application)
+    return server.run(lambda: start(api=server, lifespan=lifespan))
+
+
+async def _run_workers(
+    options: Options, listener: socket.socket, start: Callable[..., Coroutine[Any, Any, int]]
+) -> int:
+    async with Workers(
+        options.workers,
+        listener,
+        application=settings.ASGI_APPLICATION,
+        server=options.server,
+        environment=environment(options),
+    ) as workers:
+        return await start(api=workers, lifespan=workers)
 
 
 def _sglang_engine(

@@ -14,7 +14,7 @@ from backend.config import Config
 from backend.engine_log import Phase
 from backend.errors import EngineMismatch
 from backend.health import wait_until_healthy, wait_until_serving, wait_until_silent
-from backend.lifespan import Lifespan
+from backend.lifespan import Served
 from backend.progress import StartProgress
 from backend.supervisor import EngineProcess
 
@@ -37,7 +37,7 @@ class Watched:
     """
 
     engine: EngineProcess | None
-    lifespan: Lifespan | None
+    lifespan: Served | None
     url: str
     config: Config
     progress: StartProgress
@@ -79,7 +79,12 @@ class Watched:
         seconds = self.config.startup_timeout
         if self.lifespan is None:
             return await wait_until_serving(self.config, seconds=seconds)
-        return await wait_until_healthy(self.url, seconds=seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                await self.lifespan.ready()
+                return await wait_until_healthy(self.url, seconds=seconds)
+        except TimeoutError:
+            return False
 
     async def _silence(self, engine: EngineProcess) -> None:
         seconds = self.config.hang_timeout
@@ -103,7 +108,7 @@ class Watched:
             )
         return FAILED
 
-    async def _refusal(self, lifespan: Lifespan) -> int:
+    async def _refusal(self, lifespan: Served) -> int:
         return self._give_up(await lifespan.refused())
 
     def _give_up(self, reason: str) -> int:

@@ -6,6 +6,7 @@ Refuses before any engine call is made. The limits themselves are `backend.confi
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from backend.share import Share
 from evaluations.exceptions import Fault, InvalidRequest, Overloaded
 from evaluations.quoting import shortened
 
@@ -14,15 +15,21 @@ OUTPUT_TOKENS = 1
 
 
 class Admission:
-    """Counts the evaluations under way.
+    """Counts the evaluations under way, in all processes of the API together.
 
-    Attributes:
-        running: evaluations at this moment.
+    Args:
+        max_concurrent: how many there may be.
+        share: where they are counted.
     """
 
-    def __init__(self, max_concurrent: int) -> None:
+    def __init__(self, max_concurrent: int, share: Share) -> None:
         self._max_concurrent = max_concurrent
-        self.running = 0
+        self._share = share
+
+    @property
+    def running(self) -> int:
+        """Evaluations at this moment."""
+        return sum(self._share.running)
 
     @contextmanager
     def slot(self) -> Iterator[None]:
@@ -31,16 +38,17 @@ class Admission:
         Raises:
             Overloaded: all places are taken.
         """
-        if self.running >= self._max_concurrent:
-            raise Overloaded(
-                f"{self.running} evaluations are running, as many as this server takes at once. "
-                "Try again in a second."
-            )
-        self.running += 1
+        counters, own = self._share.running, self._share.index
+        counters[own] += 1  # before looking: two processes must not both take the last place
         try:
+            if self.running > self._max_concurrent:
+                raise Overloaded(
+                    f"{self._max_concurrent} evaluations are running, as many as this server takes "
+                    "at once. Try again in a second."
+                )
             yield
         finally:
-            self.running -= 1
+            counters[own] -= 1
 
 
 def check_budgets(

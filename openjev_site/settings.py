@@ -1,16 +1,19 @@
 """Django's settings, and the one place where the product's own settings are loaded.
 
 No database, sessions or users: nothing on the request path may block or hop threads for them.
-`OPENJEV` is the validated configuration; `OPENJEV_PROBLEMS` is what `manage.py check` reports.
+`OPENJEV` is the validated configuration; `OPENJEV_PROBLEMS` is what `manage.py check` reports;
+`OPENJEV_SHARE` is what this process may use of it where there are several.
 """
 
 from pathlib import Path
 
 from backend.config import load_config
+from backend.share import Share
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 OPENJEV, OPENJEV_PROBLEMS = load_config()
+OPENJEV_SHARE = Share()
 
 SECRET_KEY = "unused: nothing is signed"  # noqa: S105 - there are no sessions, cookies or tokens
 DEBUG = False

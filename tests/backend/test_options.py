@@ -3,8 +3,9 @@
 import pytest
 from django.conf import settings
 
+from backend.config import load_config
 from backend.launch import LaunchError
-from backend.options import Options, configure, require_consistent
+from backend.options import Options, configure, environment, require_consistent
 from tests.support.loopback import free_port
 
 PYTHON = "/opt/sglang/bin/python"
@@ -103,3 +104,20 @@ def test_what_only_concerns_an_sglang_that_is_started_is_not_ignored(given, wher
     with pytest.raises(LaunchError, match="--frontend and what follows two dashes"):
         consistent(**where, **given)
     consistent(sglang_python=PYTHON, **given)
+
+
+def test_workers_need_an_api_and_an_engine_call_each(monkeypatch):
+    consistent(workers=64)
+    with pytest.raises(LaunchError, match="Leave --workers out"):
+        consistent(workers=2, engine_only=True)
+    monkeypatch.setenv("OPENJEV_MAX_CONCURRENT_BRANCHES", "3")
+    consistent(workers=3)
+    with pytest.raises(LaunchError, match=r"OPENJEV_MAX_CONCURRENT_BRANCHES is 3\."):
+        consistent(workers=4)
+
+
+def test_other_processes_come_to_the_same_settings(monkeypatch):
+    monkeypatch.setenv("OPENJEV_PROFILE", "embedded")
+    monkeypatch.setenv("OPENJEV_MAX_QUESTIONS", "5")
+    options = Options(profile="qwen3-8b", backend_port=31000, frontend="python")
+    assert load_config(environment(options))[0] == configure(options)

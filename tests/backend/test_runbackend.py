@@ -44,12 +44,12 @@ def test_every_option_arrives(given):
     run("--profile", "qwen36", "--host", "::", "--port", "80", "--connect", "http://gpu:1")
     run("--backend-port", "65535", "--engine-only")
     run("--sglang-python", "python", "--frontend", "python", "--print-command")
-    run("--server", "uvicorn")
+    run("--server", "uvicorn", "--workers", "64")
     assert given == [
         Options("qwen36", "::", 80, 30000, "http://gpu:1", False),
         Options(None, "127.0.0.1", 8000, 65535, None, True),
         Options(sglang_python="python", frontend="python", print_command=True),
-        Options(server="uvicorn"),
+        Options(server="uvicorn", workers=64),
     ]
 
 
@@ -72,6 +72,9 @@ def test_what_follows_two_dashes_is_sglangs(given):
         ("--profile", "gpt"),
         ("--frontend", "go"),
         ("--server", "go"),
+        ("--workers", "0"),
+        ("--workers", "65"),
+        ("--workers", "many"),
         ("--connect", "http://gpu:1", "--engine-only"),
     ],
 )

@@ -83,11 +83,16 @@ class StandInLifespan:
     def __init__(self, log, *, refuses=False, hangs=False, breaks=False):
         self.log, self.refuses, self.hangs, self.breaks = log, refuses, hangs, breaks
         self.reason = asyncio.get_running_loop().create_future()
+        self.is_ready = asyncio.Event()
+        self.is_ready.set()
 
     async def startup(self):
         self.log.append("app starts")
         if self.refuses:
             raise StartupRefused("no readout")
+
+    async def ready(self):
+        await self.is_ready.wait()
 
     async def refused(self):
         return await asyncio.shield(self.reason)
@@ -279,6 +284,23 @@ async def test_never_ready_is_code_1(log, probes, caplog):
         in caplog.text
     )
     assert log[-1] == "engine stops 0"
+
+
+async def test_ready_is_not_said_before_every_process_is(log, probes, caplog):
+    probes.healthy.set_result(True)
+    lifespan = StandInLifespan(log)
+    lifespan.is_ready.clear()
+    task = start(log, lifespan=lifespan)
+    await until(log, "engine starts")
+    assert probes.asked == []
+    lifespan.is_ready.set()
+    await until(log, "say Ready")
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await task == 0
+    lifespan.is_ready.clear()
+    config = replace(CONFIG, startup_timeout=0.05)
+    assert await start(log, lifespan=lifespan, config=config) == 1
+    assert "Not ready within 0.05 seconds (OPENJEV_STARTUP_TIMEOUT)" in caplog.text
 
 
 async def test_a_refused_start_up_starts_no_engine(log, probes, caplog):

@@ -1,11 +1,14 @@
 import pytest
+from django.conf import settings
 
+from backend.share import Share
+from evaluations import runtime
 from evaluations.admission import Admission, check_budgets
 from evaluations.exceptions import Fault, InvalidRequest, Overloaded
 
 
 def test_one_more_than_allowed_is_refused_at_once_and_places_come_back() -> None:
-    admission = Admission(2)
+    admission = Admission(2, Share())
     with admission.slot(), admission.slot():
         with pytest.raises(Overloaded, match="2 evaluations are running"), admission.slot():
             pytest.fail("a third place was given out")
@@ -14,6 +17,32 @@ def test_one_more_than_allowed_is_refused_at_once_and_places_come_back() -> None
     with pytest.raises(ZeroDivisionError), admission.slot():
         raise ZeroDivisionError
     assert admission.running == 0
+
+
+def test_places_are_shared_with_other_processes() -> None:
+    running = [0, 0, 0]
+    first, last = (Admission(2, Share(running, index)) for index in (0, 2))
+    with first.slot(), last.slot():
+        assert running == [1, 0, 1]
+        for admission in (first, last):
+            with pytest.raises(Overloaded), admission.slot():
+                pytest.fail("a third place was given out")
+        assert running == [1, 0, 1]
+    assert running == [0, 0, 0]
+
+
+def test_engine_calls_are_shared_out_and_places_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(settings, "OPENJEV_SHARE", Share([7, 8, 0], 1))
+    monkeypatch.setattr(
+        runtime, "EngineClient", lambda url, *, api_key, max_in_flight: given.append(max_in_flight)
+    )
+    runtime.get_runtime.cache_clear()
+    try:
+        assert runtime.get_runtime()._admission.running == 15
+    finally:
+        runtime.get_runtime.cache_clear()
+    assert given == [21]
 
 
 def refused(prefix: int, suffixes: list[int], branch: int, total: int) -> tuple[Fault, ...]:

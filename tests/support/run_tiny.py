@@ -1,9 +1,9 @@
 """`runbackend`'s machinery on a fake engine and a tiny application, as a process to be killed.
 
 `python -m tests.support.run_tiny --port N --backend-port N [--connect URL] [--engine-only]
-[--server NAME] [--application PATH] [--engine CODE]`; other options go to the fake engine.
-`--application` names another one than the tiny application; `--engine` runs other Python code as
-the engine.
+[--server NAME] [--workers N] [--application PATH] [--engine CODE]`; other options go to the fake
+engine. `--application` names another one than the tiny application; `--engine` runs other Python
+code as the engine.
 """
 
 import argparse
@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--application", default="tests.support.tiny_asgi.application")
     parser.add_argument("--engine")
     parser.add_argument("--server", default="daphne")
+    parser.add_argument("--workers", type=int, default=1)
     arguments, engine_options = parser.parse_known_args()
     django.setup()
     settings.ASGI_APPLICATION = arguments.application
@@ -53,6 +54,7 @@ def main() -> None:
         connect=arguments.connect,
         engine_only=arguments.engine_only,
         server=arguments.server,
+        workers=arguments.workers,
     )
     try:
         sys.exit(serving.serve(options, say=lambda line: print(line, flush=True), check=list))

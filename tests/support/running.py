@@ -65,8 +65,15 @@ class Running:
 
     def engine(self) -> psutil.Process:
         """The engine itself: the child of the keeper."""
-        (keeper,) = psutil.Process(self.process.pid).children()
+        children = psutil.Process(self.process.pid).children()
+        (keeper,) = [child for child in children if "keeper.py" in child.cmdline()[2]]
         return keeper.children()[0]
+
+    def workers(self) -> list[psutil.Process]:
+        """The processes of an API that has several."""
+        children = psutil.Process(self.process.pid).children()
+        commands = [child.as_dict(["cmdline"])["cmdline"] or [] for child in children]
+        return [c for c, argv in zip(children, commands, strict=True) if "backend.worker" in argv]
 
     def ends(self, seconds: float = 20) -> int:
         """Wait for its end; return its exit code."""

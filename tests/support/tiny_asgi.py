@@ -1,8 +1,8 @@
 """A tiny ASGI application for tests of the server: health, a slow answer, and a lifespan log.
 
-`/health` asks the engine that the settings name; `/slow` answers after a second, `/stuck` never;
-`/reactor-stop` stops Twisted behind our back; everything else answers at once. On shut-down it
-waits for requests in flight and prints `drained`.
+`/health` asks the engine that the settings name; `/pid` names the process; `/slow` answers after a
+second, `/stuck` never; `/reactor-stop` stops Twisted behind our back; everything else answers at
+once. On shut-down it waits for requests in flight and prints `drained`.
 With `TINY_ASGI_REFUSES` set it refuses to start; with `TINY_ASGI_UNFIT` it finds out later that it
 can never work.
 """
@@ -40,7 +40,8 @@ async def application(scope, receive, send):
         if scope["path"] == "/health" and not await _engine_is_healthy():
             status = 503
         await send({"type": "http.response.start", "status": status, "headers": []})
-        await send({"type": "http.response.body", "body": b"done"})
+        body = b"%d" % os.getpid() if scope["path"] == "/pid" else b"done"
+        await send({"type": "http.response.body", "body": body})
     finally:
         in_flight -= 1
 

@@ -15,6 +15,8 @@ from backend.profiles import DEFAULT_SGLANG_PROFILE, PROFILES
 from backend.serve import serve
 from backend.servers import SERVERS
 
+_MOST_WORKERS = 64
+
 _HELP = """\
 Start the engine and serve the public API.
 
@@ -88,6 +90,14 @@ class Command(BaseCommand):
             help="what serves the API (default %(default)s)",
         )
         parser.add_argument(
+            "--workers",
+            type=_workers,
+            default=1,
+            metavar="N",
+            help="processes that serve the API; all limits hold for them together "
+            "(default %(default)s)",
+        )
+        parser.add_argument(
             "--print-command",
             action="store_true",
             help="show how the engine would be started, and start nothing",
@@ -108,6 +118,7 @@ class Command(BaseCommand):
             sglang_python=options["sglang_python"],
             frontend=options["frontend"],
             server=options["server"],
+            workers=options["workers"],
             print_command=options["print_command"],
             sglang_flags=tuple(options["sglang_flags"]),
         )
@@ -127,4 +138,12 @@ class Command(BaseCommand):
 def _port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise ArgumentTypeError(f"{text!r} is no port: it must be a whole number from 1 to 65535")
+    return int(text)
+
+
+def _workers(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_WORKERS:
+        raise ArgumentTypeError(
+            f"{text!r} is no number of workers: it must be a whole number from 1 to {_MOST_WORKERS}"
+        )
     return int(text)
