@@ -11,7 +11,7 @@ from backend.chat_template import Message
 from backend.config import Config
 from backend.description import RESERVED_TOKENS, EngineDescription
 from backend.engine import Engine
-from backend.errors import EngineMismatch, EngineRejected, UnusableLogprobs
+from backend.errors import EngineMismatch, EngineRejected, SetupError, UnusableLogprobs
 from backend.sglang_flags import FlagRefused, require_harmless
 from backend.tokenizer import ChatTokenizer
 
@@ -19,6 +19,8 @@ LOOK_SECONDS = 30.0
 """How long to wait for an engine that is asked what it is: a fresh SGLang may compile something for
 the first call."""
 
+HOPELESS = (SetupError, EngineRejected, UnusableLogprobs)
+"""What keeps an engine from ever being used, if it shows when the engine is first looked at."""
 _PROBE: tuple[Message, ...] = (
     {"role": "user", "content": "Straße №5, 1 234,50 €:\n\n\t«Где?» 東京タワー 👩‍👧  don't"},
     {"role": "user", "content": "  And  then?\r\n"},
@@ -53,22 +55,29 @@ async def require_described(
 
     Args and errors are those of `require_fit`.
     """
-    try:
-        described = await engine.describe(deadline=deadline)
-    except EngineRejected as error:
-        raise EngineMismatch(
-            f"The engine at {config.backend_url} cannot be used. {error}"
-        ) from error
-    except UnusableLogprobs as error:
-        raise EngineMismatch(
-            f"The engine at {config.backend_url} cannot be used. {error} It must be SGLang 0.5.19 "
-            "or later with sound weights; where only numbers are wrong, another "
-            "--moe-runner-backend may help."
-        ) from error
+    described = await engine.describe(deadline=deadline)
     _require_model(described, config)
     _require_flags(described, config)
     _require_length(described, config)
     return described
+
+
+def why_hopeless(error: Exception, config: Config) -> str:
+    """Say, for whoever runs the server, why a first look at an engine ended for good.
+
+    Args:
+        error: one of `HOPELESS`.
+        config: names the engine's address.
+    """
+    if isinstance(error, SetupError):
+        return str(error)
+    advice = ""
+    if isinstance(error, UnusableLogprobs):
+        advice = (
+            " It must be SGLang 0.5.19 or later with sound weights; where only numbers are wrong, "
+            "another --moe-runner-backend may help."
+        )
+    return f"The engine at {config.backend_url} cannot be used. {error}{advice}"
 
 
 def caveats(described: EngineDescription, config: Config) -> list[str]:

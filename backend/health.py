@@ -9,8 +9,8 @@ from functools import partial
 
 from backend.client import EngineClient
 from backend.config import Config
-from backend.errors import EngineError
-from backend.fit import LOOK_SECONDS, require_described
+from backend.errors import EngineError, EngineMismatch
+from backend.fit import HOPELESS, LOOK_SECONDS, require_described, why_hopeless
 from backend.transport import ConnectionPool
 
 _FIRST_PAUSE_SECONDS = 0.1
@@ -106,6 +106,8 @@ async def _answers_200(transport: ConnectionPool) -> bool:
 async def _serves(client: EngineClient, config: Config) -> bool:
     try:
         await require_described(client, config, deadline=_in(LOOK_SECONDS))
+    except HOPELESS as error:
+        raise EngineMismatch(why_hopeless(error, config)) from error
     except EngineError:
         return False
     return True

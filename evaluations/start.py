@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from backend.config import Config
 from backend.engine import Engine
-from backend.errors import EngineError, EngineRejected, SetupError, UnusableLogprobs
-from backend.fit import LOOK_SECONDS, caveats, require_fit
+from backend.errors import EngineError, SetupError
+from backend.fit import HOPELESS, LOOK_SECONDS, caveats, require_fit, why_hopeless
 from backend.tokenizer import ChatTokenizer
 from evaluations.answer_forms import Candidate, candidates, choose_readout
 from evaluations.readout import Readout
@@ -28,12 +28,14 @@ class Start:
 
     Attributes:
         has_failed: the last start was refused, or took longer than it may; it may yet succeed.
+        has_succeeded: a start has been over once; from then on nothing is refused for good.
     """
 
     def __init__(
         self, config: Config, client: Engine, load: Callable[[Config], ChatTokenizer]
     ) -> None:
         self.has_failed = False
+        self.has_succeeded = False
         self._config = config
         self._client = client
         self._load = load
@@ -42,7 +44,7 @@ class Start:
         self._said: set[str] = set()
 
     async def refused(self) -> str:
-        """Wait until it is certain that a start cannot succeed, however long one waits.
+        """Wait until it is certain that the first start cannot succeed, however long one waits.
 
         Returns:
             Why: one or more sentences that are in the log already.
@@ -51,11 +53,15 @@ class Start:
         return self._reason
 
     def refuse(self, reason: str) -> None:
-        """Say that a start cannot succeed as things are."""
+        """Say that a start cannot succeed as things are.
+
+        A server that has worked stays, and waits for the engine that it worked with.
+        """
         self._say(logging.ERROR, reason)
         self.has_failed = True
-        self._reason = reason
-        self._refused.set()
+        if not self.has_succeeded:
+            self._reason = reason
+            self._refused.set()
 
     async def run(self) -> Readout | None:
         """Wait for an engine that fits, and choose how it is read.
@@ -76,6 +82,7 @@ class Start:
             self.refuse("The start-up failed unexpectedly; the log says how.")
             return None
         self.has_failed = False
+        self.has_succeeded = True
         self._refused.clear()
         return readout
 
@@ -104,8 +111,8 @@ class Start:
                     self._config,
                     deadline=loop.time() + self._config.request_timeout,
                 )
-            except (SetupError, EngineRejected, UnusableLogprobs) as error:
-                self.refuse(str(error))
+            except HOPELESS as error:
+                self.refuse(why_hopeless(error, self._config))
                 pause = _RETRY_REFUSED_SECONDS  # somebody may start another engine in its place
             except EngineError as error:
                 self._wait_for_engine(str(error), loop.time() - begun)

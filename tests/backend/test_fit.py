@@ -2,13 +2,14 @@
 
 import asyncio
 import dataclasses
+import re
 
 import pytest
 
 from backend.client import EngineClient
 from backend.config import load_config
 from backend.errors import EngineError, EngineMismatch, EngineUnavailable
-from backend.fit import caveats, require_fit
+from backend.fit import HOPELESS, caveats, require_fit, why_hopeless
 from backend.tokenizer import ChatTokenizer
 from backend.vocabulary import vocabulary_from_gguf
 from tests.support.fake_engine import FakeEngine, Fault, serve_fake_engine
@@ -77,10 +78,20 @@ async def test_no_call_of_a_check_shares_its_name_with_another_servers(tokenizer
     ],
 )
 async def test_an_engine_that_does_not_fit_is_refused_with_what_to_change(tokenizer, changes, said):
-    with pytest.raises(EngineMismatch, match=said) as caught:
+    with pytest.raises(HOPELESS) as caught:
         await fit(tokenizer, **changes)
-    assert "http://127.0.0.1" in str(caught.value)
-    assert str(caught.value).endswith(".")
+    config, _ = load_config({"OPENJEV_BACKEND_URL": "http://127.0.0.1:1"})
+    why = why_hopeless(caught.value, config)
+    assert re.search(said, why)
+    assert "http://127.0.0.1" in why
+    assert why.endswith(".")
+
+
+@pytest.mark.parametrize("fault", [Fault.NAN, Fault.REFUSED])
+async def test_a_single_call_that_fails_is_no_mismatch(tokenizer, fault):
+    """It is hopeless at a first look, which is the caller's to know; later it may pass."""
+    with pytest.raises(EngineError):
+        await fit(tokenizer, fault=fault)
 
 
 async def test_a_vocabulary_smaller_than_the_tokenizers_is_found_before_an_input_kills(tokenizer):
