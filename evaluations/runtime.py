@@ -25,6 +25,7 @@ from backend.errors import (
     SetupError,
 )
 from backend.fit import LOOK_SECONDS, require_fit
+from backend.share import Share
 from backend.tokenizer import ChatTokenizer, load_tokenizer
 from evaluations.admission import Admission
 from evaluations.catalogue import ALIAS, is_served
@@ -60,13 +61,14 @@ class Runtime:
         config: Config,
         client: Engine,
         load: Callable[[Config], ChatTokenizer] = load_tokenizer,
+        share: Share | None = None,
     ) -> None:
         self.readout: Readout | None = None
         self.startup_seconds: float | None = None
         self._config = config
         self._client = client
         self._start = Start(config, client, load)
-        self._admission = Admission(config.max_concurrent_requests)
+        self._admission = Admission(config.max_concurrent_requests, share or Share())
         self._engine_answers = False
         self._was_away = False  # since it was verified: another may have taken its place
         self._looking = asyncio.Lock()
@@ -203,9 +205,10 @@ class Runtime:
 def get_runtime() -> Runtime:
     """Give the process's one runtime, built from the settings on first use."""
     config: Config = settings.OPENJEV
+    share: Share = settings.OPENJEV_SHARE
     client = EngineClient(
         config.backend_url,
         api_key=config.backend_api_key,
-        max_in_flight=config.max_concurrent_branches,
+        max_in_flight=share.part_of(config.max_concurrent_branches),
     )
-    return Runtime(config, client)
+    return Runtime(config, client, share=share)
