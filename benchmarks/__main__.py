@@ -9,6 +9,7 @@ them does, which they do when they miss a goal.
 import argparse
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -74,6 +75,7 @@ def run(name: str, command: Sequence[str], output: Path) -> int:
             code = process.wait()
         finally:
             process.terminate()
+            process.wait()
     print(f"== {name} took {time.monotonic() - begun:.0f} s, exit code {code}", flush=True)
     return code
 
@@ -94,6 +96,8 @@ def main() -> int:
         help="whose weights the embedded engine is measured with",
     )
     options = parser.parse_args()
+    # ended from outside, this process still ends what it started
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     output = options.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     about = machine()

@@ -4,6 +4,7 @@ Servers share one core and the load and the stub another, so that only the serve
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -129,6 +130,8 @@ def running(
 def _process(
     command: list[str], environ: Mapping[str, str], core: int | None
 ) -> Iterator[psutil.Process]:
+    # ended from outside, this process still ends what it started
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPENJEV_")}
     process = subprocess.Popen(
         [sys.executable, *command],

@@ -15,12 +15,12 @@ from benchmarks.embedded.taken import Taken
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """Mean times over the rounds.
+    """Times; those of questions on a cached state are means over the rounds.
 
     Attributes:
         questions: how many.
-        state: reading the state.
-        alone: one question with the state, nothing cached.
+        state: reading the state, once.
+        alone: one question with the state, nothing cached, once.
         in_turn: all questions one by one, on the cached state.
         packed: all questions together, on the cached state.
         again: a second request: the state, which is known, and the questions together.
@@ -58,30 +58,19 @@ class Ways:
 
 
 def measure(model: Model, work: Work, rounds: int) -> Ways:
-    """Ask in all ways, `rounds` times in turn."""
+    """Ask in all ways, the questions on the cached state `rounds` times in turn."""
     prompts = work.prompts()
-    state, alone, in_turn, packed, again = (Taken() for _ in range(5))
-    apart = 0.0
-    for _ in range(rounds):
-        with Asked(model, work.labels, cached=False) as engine:
-            taken, uncached = engine.together(prompts[:1])
-            alone += taken
-        with Asked(model, work.labels) as engine:
-            state += engine.together([work.state])[0]
-            # in turns, so that whatever else the machine does meets both
+    with Asked(model, work.labels, cached=False) as engine:
+        alone, uncached = engine.together(prompts[:1])
+    in_turn, packed, again = Taken(), Taken(), Taken()
+    with Asked(model, work.labels) as engine:
+        state, _ = engine.together([work.state])
+        for _ in range(rounds):
             taken, separate = engine.in_turn(prompts)
             in_turn += taken
             taken, together = engine.together(prompts)
             packed += taken
             again += engine.together([work.state])[0] + engine.together(prompts)[0]
-        apart = max(apart, difference(separate, together), difference(uncached, together[:1]))
+    apart = max(difference(separate, together), difference(uncached, together[:1]))
     share = 1 / rounds
-    return Ways(
-        len(prompts),
-        state * share,
-        alone * share,
-        in_turn * share,
-        packed * share,
-        again * share,
-        apart,
-    )
+    return Ways(len(prompts), state, alone, in_turn * share, packed * share, again * share, apart)
