@@ -287,6 +287,14 @@ async def test_unexpected_failure_of_the_start_is_logged_whole(
     await refused(runtime)
 
 
+async def test_readiness_is_told_when_it_is_reached(make: Make) -> None:
+    told: list[str] = []
+    runtime = make()
+    runtime._when_ready = lambda: told.append(runtime.status)
+    await ready(runtime)
+    assert told == ["ok"]
+
+
 async def test_engine_that_goes_away_and_comes_back_shows_in_health_and_once_in_the_log(
     make: Make,
     client: StandIn,
