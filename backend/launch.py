@@ -5,10 +5,12 @@ which any user of the machine can read.
 """
 
 import errno
+import ipaddress
 import os
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,6 +78,13 @@ def embedded_command(
         environment=environment,
         secrets=config.secrets,
     )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or a name, can only mean this machine."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    return host == "localhost"
 
 
 def require_free(host: str, port: int, option: str) -> None:

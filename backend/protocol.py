@@ -131,6 +131,10 @@ def failure(status: int, body: bytes) -> EngineError:
         return EngineRejected(
             f"The engine refused the call: {_refusal(said, status)}.", status=status
         )
+    if 300 <= status < 400:
+        return EngineProtocolError(
+            f"The engine's address leads to another (status {status}). Set that one."
+        )
     return EngineProtocolError(f"The engine failed with status {status}.")
 
 

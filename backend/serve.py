@@ -23,6 +23,7 @@ from backend.launch import (
     PROJECT_ROOT,
     LaunchError,
     embedded_command,
+    is_loopback,
     open_listener,
     require_free,
 )
@@ -158,7 +159,7 @@ def _embedded_engine(config: Config, port: int) -> EngineProcess:
 
 def _warnings(options: Options, config: Config) -> list[str]:
     warnings = []
-    if not options.engine_only and not _is_loopback(options.host) and config.api_key is None:
+    if not options.engine_only and not is_loopback(options.host) and config.api_key is None:
         warnings.append(
             f"the API listens on {options.host} without a key: anyone who reaches it may use it. "
             "Set OPENJEV_API_KEY to require one."
@@ -175,12 +176,6 @@ def _warnings(options: Options, config: Config) -> list[str]:
             "--connect URL for one that runs already."
         )
     return warnings
-
-
-def _is_loopback(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    return host == "localhost"
 
 
 def _reachable(host: str) -> str:

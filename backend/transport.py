@@ -124,7 +124,12 @@ class ConnectionPool:
                 )
         except TimeoutError:
             raise EngineTimeout() from None
-        except OSError:  # refused, unreachable, no such name, no trust in a certificate
+        except ssl.SSLError:
+            raise EngineUnavailable(
+                "No encrypted connection to the engine can be made: its certificate is not "
+                "trusted here, or it does not speak TLS."
+            ) from None
+        except OSError:  # refused, unreachable, no such name
             raise EngineUnavailable("The engine cannot be reached.") from None
         return connection
 

@@ -222,7 +222,7 @@ def test_the_message_is_found_in_every_envelope(envelope):
         (404, "Not Found", EngineRejected, "SGLang's protocol"),
         (499, "client disconnected", EngineProtocolError, "aborted"),
         (500, "Internal Server Error", EngineProtocolError, "status 500"),
-        (302, "", EngineProtocolError, "status 302"),
+        (302, "", EngineProtocolError, "leads to another (status 302)"),
     ],
 )  # fmt: skip
 def test_each_failure_has_its_kind_and_sentence(status, said, kind, shown):

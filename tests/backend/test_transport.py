@@ -280,6 +280,22 @@ async def test_an_encrypted_address_is_not_spoken_to_in_clear(peer):
     assert peer.requests == []
 
 
+async def test_a_peer_that_answers_a_handshake_with_something_else_is_told_as_that():
+    async def plain(reader, writer):
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(plain, "127.0.0.1", 0)
+    pool = ConnectionPool(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    with pytest.raises(
+        EngineUnavailable, match=r"certificate is not trusted here, or it does not speak TLS"
+    ):
+        await pool.get("/x", deadline=soon())
+    await pool.aclose()
+    server.close()
+
+
 async def test_a_header_cannot_carry_another(pool, peer):
     with pytest.raises(ValueError, match="line break"):
         await pool.post("/x", b"", deadline=soon(), headers={"x-key": "a\r\nx-other: b"})

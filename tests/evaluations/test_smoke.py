@@ -2,10 +2,12 @@
 
 import errno
 import json
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
 
 import httpx
@@ -291,10 +293,40 @@ def test_the_command_says_why_it_could_not_go_on(command):
         )
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "http://[", "nothing"])
+@pytest.mark.parametrize("url", ["ftp://x", "http://[", "nothing", "http://two..dots", ""])
 def test_a_url_that_cannot_be_used_fails_at_once(url):
-    with pytest.raises(CommandError):
+    with pytest.raises(CommandError, match="is no address: it must be one that begins with http"):
         call_command("smoke", url, stdout=StringIO())
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("ALL_PROXY", "socks9://x"), ("SSL_CERT_FILE", "/nowhere")]
+)
+def test_an_environment_that_cannot_be_used_is_told(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(CommandError, match="HTTP cannot be used as the environment says"):
+        call_command("smoke", "https://example.invalid", "--timeout", "1", stdout=StringIO())
+
+
+def test_no_proxy_is_asked_for_a_server_of_this_machine(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    heads = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            heads.append(self.path)
+            self.send_error(418)
+
+        def log_message(self, *arguments):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(CommandError, match="answered 418"):
+            call_command("smoke", url, "--timeout", "10", stdout=StringIO())
+        server.shutdown()
+    assert heads == ["/v1/systemone"]
 
 
 @pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf", "soon"])

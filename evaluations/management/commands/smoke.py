@@ -10,6 +10,7 @@ import httpx
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from backend.launch import is_loopback
 from backend.setting_values import http_url
 from evaluations.smoke import Report, run
 
@@ -38,7 +39,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "url",
             nargs="?",
-            type=http_url,
+            type=_url,
             default="http://127.0.0.1:8000",
             help="base URL (default %(default)s)",
         )
@@ -62,7 +63,7 @@ class Command(BaseCommand):
             f"Asking {options['url']}, which may take up to {options['timeout']:g} s to be ready."
         )
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        with httpx.Client(base_url=options["url"], headers=headers) as client:
+        with _client(options["url"], headers) as client:
             report = run(client, timeout=options["timeout"], say=self._say)
         self._print(report)
         if options["output"]:
@@ -85,6 +86,29 @@ class Command(BaseCommand):
             self.stdout.write(f"  {mark} {check.kind:9} {check.name} ({check.found})")
         for name, value in _figures(report):
             self.stdout.write(f"  {name}: {value}")
+
+
+def _client(url: str, headers: dict[str, str]) -> httpx.Client:
+    try:
+        # no proxy leads to this very machine; what is to be trusted of it may be said there
+        address = httpx.URL(url)
+        trust_env = address.scheme == "https" or not is_loopback(address.host)
+        return httpx.Client(base_url=url, headers=headers, trust_env=trust_env)
+    except (OSError, ValueError, ImportError, httpx.InvalidURL) as error:
+        raise CommandError(
+            "HTTP cannot be used as the environment says (HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE "
+            f"and the like): {error}"
+        ) from None
+
+
+def _url(text: str) -> str:
+    try:
+        return http_url(text)
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{text!r} is no address: it must be one that begins with http:// or https://, "
+            "without user, query or fragment"
+        ) from None
 
 
 def _seconds(text: str) -> float:
