@@ -12,7 +12,7 @@ from benchmarks.api.goals import Goal, settle
 from benchmarks.api.rows import Row, goals, table
 from benchmarks.api.servers import AIOHTTP, UVICORN
 
-SIZES = (1, 2, 4, 8, 16, 32, 64)
+SIZES = (1, 2, 4, 8, 16, 32, 48, 64)
 
 
 def row(stack: str, **changes: float) -> Row:

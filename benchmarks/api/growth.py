@@ -23,8 +23,8 @@ from benchmarks.api.goals import settle
 from benchmarks.api.load import load
 from benchmarks.api.servers import MODEL, Running, chosen, own_cores, running, stub
 
-QUESTIONS = (1, 2, 4, 8, 16, 32, 64)
-TOKENS = (100, 500, 1000, 2000, 4000, 8000, 16_000)
+QUESTIONS = (1, 2, 4, 8, 16, 32, 48, 64)
+TOKENS = (100, 500, 1000, 2000, 4000, 8000, 12_000, 16_000)
 _CONNECTIONS = 4
 
 
