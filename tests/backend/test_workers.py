@@ -1,11 +1,18 @@
 """Several processes on one port, with real signals, on a fake engine and a tiny application."""
 
+import asyncio
 import os
 import signal
+import sys
 import time
 
+import psutil
 import pytest
 
+from backend.launch import open_listener
+from backend.lifespan import StartupRefused
+from backend.workers import MOST_DEATHS, Workers
+from tests.support.loopback import free_port
 from tests.support.running import TINY, Asking, assert_gone
 
 pytestmark = pytest.mark.process
@@ -165,3 +172,57 @@ def test_what_never_becomes_ready_is_code_1(start, ports):
     )
     assert command.ends() == 1
     assert "Not ready within 2 seconds (OPENJEV_STARTUP_TIMEOUT)" in command.output
+
+
+@pytest.fixture
+async def workers():
+    """Two that are not started; what they run, the test may choose."""
+    with open_listener("127.0.0.1", free_port(), "--port") as listener:
+        async with Workers(
+            2, listener, application="", server="uvicorn", environment=os.environ
+        ) as workers:
+            yield workers
+
+
+MISSING = ["/missing/python"]
+KILLED = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+DEAF = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+async def test_workers_that_cannot_be_started_are_a_refusal(workers):
+    workers._argv = MISSING
+    with pytest.raises(StartupRefused, match="a worker could not be started: No such file"):
+        await workers.startup()
+
+
+async def test_a_worker_that_cannot_be_replaced_is_given_up(workers):
+    workers._argv = KILLED
+    await workers.startup()
+    workers._argv = MISSING
+    async with asyncio.timeout(10):
+        assert await workers.refused() == (
+            "A worker of the API could not be replaced: No such file or directory."
+        )
+
+
+async def test_those_that_do_not_end_are_killed_with_the_context(workers):
+    workers._argv = DEAF
+    await workers.startup()
+    processes = psutil.Process().children()
+    assert len(processes) == 2
+    await workers.stop_accepting()
+    await workers.shutdown(0.1)
+    await workers.finish_answers(0.1)
+    assert all(process.is_running() for process in processes)
+    await workers.__aexit__(None, None, None)
+    assert_gone(processes)
+
+
+async def test_deaths_long_ago_do_not_count(workers, monkeypatch):
+    monkeypatch.setattr("backend.workers.DEATHS_SECONDS", 0.0)
+    workers._argv = KILLED
+    await workers.startup()
+    while len(workers._deaths) <= MOST_DEATHS:  # noqa: ASYNC110 - no such event
+        await asyncio.sleep(0.01)
+    workers._argv = DEAF
+    assert not workers._refusal.done()
