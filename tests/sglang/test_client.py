@@ -93,7 +93,7 @@ async def test_the_python_front_asks_for_the_key_and_the_rust_front_ignores_it(e
 
 async def test_cancelled_calls_leave_the_engine_to_those_that_stay(client):
     await client.describe(deadline=now() + 20)
-    prompts = [tokens(4000, seed=100 + n) for n in range(14)]
+    prompts = [tokens(4000, seed=100 + n) for n in range(31)]
     began = now()
     await ask(client, prompts.pop())
     alone = now() - began
@@ -109,10 +109,10 @@ async def test_cancelled_calls_leave_the_engine_to_those_that_stay(client):
     await asyncio.gather(*cancelled, return_exceptions=True)
     assert (await stays).prompt_tokens == 4000
     assert (await ask(client, tokens(10, seed=4))).prompt_tokens == 10
-    assert sum(call.cancelled() for call in cancelled) > 6
-    # one that is being computed, the one that stays, and as much again to spare; were the others
-    # still computed it would be a dozen
-    assert now() - began < 4 * alone + 1
+    assert sum(call.cancelled() for call in cancelled) > 20
+    # the one that was being computed and the one that stays, with room for a busy machine; were
+    # the others still computed it would be some thirty
+    assert now() - began < 10 * alone + 1
 
 
 async def test_a_full_queue_is_told_at_once_and_the_others_are_answered(client, engine):
