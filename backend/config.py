@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Literal
 
 from backend.profiles import DEFAULT_PROFILE, PROFILES, Profile
-from backend.setting_values import directory, header_text, http_url, integer, number, one_of, text
+from backend.setting_values import (
+    directory,
+    header_text,
+    http_url,
+    integer,
+    number,
+    one_of,
+    plain_name,
+)
 
 PREFIX = "OPENJEV_"
 _PASSWORD = re.compile(r":[^/@]+@")
@@ -124,22 +132,22 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "MODEL",
         None,
-        text,
+        plain_name,
         "a hub id or the path of a local file or directory",
         "Weights and tokenizer; the profile's by default.",
     ),
     Setting(
         "REVISION",
         None,
-        text,
+        plain_name,
         "a commit, tag or branch name",
         "Checkpoint revision of a hub id; the profile's by default, unset for a local path.",
     ),
     Setting(
         "SERVED_MODEL_NAME",
         None,
-        text,
-        "a non-empty name",
+        plain_name,
+        "a name that does not begin with a dash",
         "Public model id; the profile's by default.",
     ),
     Setting(

@@ -52,6 +52,13 @@ def text(given: str) -> str:
     return given
 
 
+def plain_name(given: str) -> str:
+    """Take text that a command line does not mistake for an option."""
+    if given.startswith("-"):
+        raise ValueError
+    return text(given)
+
+
 def header_text(given: str) -> str:
     """Take text that can stand in an HTTP header as it is: printable ASCII without spaces."""
     if not given.isascii() or not given.isprintable() or " " in given or not given:

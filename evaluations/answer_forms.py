@@ -16,7 +16,7 @@ from itertools import takewhile
 
 from backend.config import Config
 from backend.engine import Engine
-from backend.errors import TokenizerError
+from backend.errors import SetupError, TokenizerError
 from backend.tokenizer import ChatTokenizer, OpenTurn, Piece
 from evaluations.labels import LETTERS, Label, labels_for, verified_labels
 from evaluations.prompts import render_state, suffix_pieces
@@ -166,11 +166,12 @@ async def choose_readout(
 
     Raises:
         TokenizerError: the model answers in none of them.
+        SetupError: the longest input allowed is too short for any.
         EngineError: a call failed.
     """
     turn = render_state(_PROBE_STATE, tokenizer, wording)
     masses = [
-        await _label_mass(candidate, turn, tokenizer, client, deadline, wording)
+        await _label_mass(candidate, turn, tokenizer, client, config, deadline, wording)
         for candidate in found
     ]
     mass, heaviest = masses[0], max(masses)
@@ -198,16 +199,23 @@ async def _label_mass(
     turn: OpenTurn,
     tokenizer: ChatTokenizer,
     client: Engine,
+    config: Config,
     deadline: float,
     wording: Wording,
 ) -> float:
     labels = labels_for(candidate.labels, option_count(_PROBE))
     texts = [label.text for label in labels]
     suffix = suffix_pieces(_PROBE, turn, wording=wording, marker=candidate.marker, labels=texts)
+    input_ids = tokenizer.encode([*turn.before, *suffix])
+    if len(input_ids) >= config.max_input_tokens:
+        raise SetupError(
+            f"OPENJEV_MAX_INPUT_TOKENS is {config.max_input_tokens}, but even a simple question "
+            f"takes {len(input_ids)} tokens, most of them for instructions. Raise it."
+        )
     # several servers may start at once on one engine, which knows its calls by these names
     name = f"openjev.probe.{uuid.uuid4().hex}"
     answer = await client.label_logprobs(
-        tokenizer.encode([*turn.before, *suffix]),
+        input_ids,
         [label.token_id for label in labels],
         rid=name,
         deadline=deadline,

@@ -34,6 +34,9 @@ def test_every_field_of_the_config_has_exactly_one_variable():
     [
         ("PROFILE", "gpt"),
         ("MODEL", " "),
+        ("MODEL", "--host"),
+        ("REVISION", "-v"),
+        ("SERVED_MODEL_NAME", "--port"),
         ("WEIGHTS_DIR", "relative/path"),
         ("WEIGHTS_DIR", __file__),
         ("WEIGHTS_DIR", "~nobody-of-that-name/weights"),

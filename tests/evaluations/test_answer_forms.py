@@ -7,7 +7,7 @@ import pytest
 
 from backend.chat_template import ChatTemplate
 from backend.config import Config
-from backend.errors import TokenizerError
+from backend.errors import SetupError, TokenizerError
 from backend.tokenizer import ChatTokenizer
 from backend.vocabulary import vocabulary_from_gguf
 from evaluations.answer_forms import candidates, choose_readout, prove_boundary
@@ -71,6 +71,13 @@ async def test_form_without_enough_labels_is_not_asked_for(
     client = engine(tiny_tokenizer, spaced=0.2, bare=0.3)
     chosen = await choose_readout(found, tiny_tokenizer, client, config, deadline=1e9)
     assert chosen.marker == MARKERS["bare"]
+
+
+async def test_a_limit_that_holds_not_even_a_simple_question_is_named(
+    tiny_tokenizer: ChatTokenizer, config: Config
+) -> None:
+    with pytest.raises(SetupError, match=r"OPENJEV_MAX_INPUT_TOKENS is 64, but .*\. Raise it\."):
+        await choose(tiny_tokenizer, replace(config, max_input_tokens=64), **MASS)
 
 
 async def test_probe_asks_at_the_end_of_a_real_prompt(
