@@ -6,7 +6,7 @@ here is ever read from it. Whether an engine suits us is `backend.fit`'s busines
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 from backend.errors import EngineProtocolError
 from backend.protocol import is_integer, parse_object
@@ -22,6 +22,7 @@ _NAMES: Mapping[Front, str] = {
     "unknown": "an engine that does not say what it is",
 }
 _EMBEDDED_VERSION = "openjev-embedded"
+_LONGEST_VERSION = 64
 # SGLang refuses inputs up to this many tokens shorter than the context it names
 RESERVED_TOKENS = 6
 # Flags whose presence the Python front shows, and that someone may have set at odds with us.
@@ -129,7 +130,7 @@ def parse_details(path: str, body: bytes) -> ServerDetails:
     version = said.get("version")
     return ServerDetails(
         front=_front(path, said),
-        version=version if isinstance(version, str) else None,
+        version=version if _is_plain(version) else None,
         max_input_tokens=_positive(said.get("max_req_input_len")),
         pool_tokens=_positive(said.get("max_total_num_tokens")),
         flags=tuple(f"--{key.replace('_', '-')}" for key in _SHOWN_FLAGS if said.get(key)),
@@ -150,6 +151,11 @@ def _front(path: str, said: Mapping[str, Any]) -> Front:
     if said.get("version") == _EMBEDDED_VERSION:
         return "embedded"
     return "rust" if path == "/server_info" else "python"
+
+
+def _is_plain(value: object) -> TypeGuard[str]:
+    """Whether it can stand in a line of the log, whoever may have written it."""
+    return isinstance(value, str) and value.isprintable() and len(value) <= _LONGEST_VERSION
 
 
 def _positive(value: object) -> int | None:

@@ -87,6 +87,11 @@ def test_numbers_that_are_none_are_as_good_as_missing(nonsense):
     assert details("/get_server_info", facts) == ServerDetails("python")
 
 
+@pytest.mark.parametrize("nonsense", ["0.5\nA line of our log", "\x1b[2J", "9" * 65])
+def test_a_version_cannot_write_into_the_log(nonsense):
+    assert details("/get_server_info", {"version": nonsense}).version is None
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"OK"])
 def test_a_description_that_is_no_object_is_an_error(body):
     with pytest.raises(EngineProtocolError):
