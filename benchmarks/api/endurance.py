@@ -34,7 +34,7 @@ from benchmarks.api.servers import (
 
 _TENTHS = 10
 _GROWTH = 0.05
-_CALLS = len(FOUR_QUESTIONS) + 1  # of an evaluation, at the same time
+_CALLS = len(FOUR_QUESTIONS) + 1  # at the same time, the fresh question's included
 _SETTLE_SECONDS = 0.5
 
 
