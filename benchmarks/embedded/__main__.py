@@ -9,7 +9,8 @@ Three parts, all in one process, with random tokens:
 * growth: a request with 1 to 64 questions, and with a state of 100 to 8,000 tokens (one run each).
 
 Times are seconds on the clock, with seconds of processor time (all threads) in brackets. Ends with
-the goals, and exit code 1 if one is missed. Trust the ratios: what is compared takes turns.
+the goals, and exit code 1 if one is missed. Trust the ratios: what is compared takes turns, or
+where it does not, is compared by its processor time.
 """
 
 import argparse

@@ -1,4 +1,8 @@
-"""How the cost of a request grows with its questions and with its state."""
+"""How the cost of a request grows with its questions and with its state.
+
+Every size is measured once, one after the other, so the ratios are of processor time: on a machine
+that does other things as well the clock would compare how busy it was.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,11 +72,11 @@ def table(points: Sequence[Point]) -> str:
         saved = f"{to_single(point, single):.3f}" if is_comparable else ""
         lines.append(
             f"| {point.state_tokens} | {point.questions} | {point.state} | {point.packed} "
-            f"| {point.packed.to(point.whole):.2f} | {saved} |"
+            f"| {point.packed.cpu / point.whole.cpu:.2f} | {saved} |"
         )
     return "\n".join(lines)
 
 
 def to_single(many: Point, single: Point) -> float:
     """One request as a share of a request for each question, each reading the state itself."""
-    return many.whole.to(single.whole * many.questions)
+    return many.whole.cpu / (single.whole.cpu * many.questions)

@@ -49,8 +49,8 @@ def test_growth_is_measured_at_every_size(tiny_model: Model) -> None:
 
 
 def test_many_questions_are_compared_with_whole_requests() -> None:
-    single = Point(2000, 1, Taken(8, 16), Taken(1, 2))
-    many = Point(2000, 64, Taken(8, 16), Taken(28, 56))
+    single = Point(2000, 1, Taken(80, 8), Taken(1, 1))
+    many = Point(2000, 64, Taken(1, 8), Taken(1, 28))
     assert growth.to_single(many, single) == pytest.approx(36 / (9 * 64))
     assert "0.062" in growth.table([single, many])
 
