@@ -19,6 +19,7 @@ import uvloop
 from backend.protocol import generate_body
 from backend.token_ids import TokenIds
 from backend.transport import ConnectionPool
+from benchmarks.api.goals import Goal, settle
 from benchmarks.api.servers import stub
 
 _PORT = 18090
@@ -102,7 +103,8 @@ async def compare(url: str, evaluations: int, concurrent: int, rounds: int) -> N
         await client.aclose()
     for name, spent in least.items():
         print(f"{name:9} {spent:7.0f} µs of CPU per evaluation of 5 calls")
-    print(f"ratio     {least['aiohttp'] / least['own pool']:7.1f}")
+    ratio = least["aiohttp"] / least["own pool"]
+    settle([Goal("CPU of aiohttp to that of the own pool", ratio, 2.0, at_least=True)])
 
 
 def main() -> None:
