@@ -11,8 +11,7 @@ public HTTP requests, and never imports `evaluations`. Its modules, by subject:
 * whether it is the right one, and works: `description`, `fit`, `health`;
 * what is started, and how: `options`, `serve`, `launch`, `engines`, `sglang`, `sglang_flags`;
 * while it runs: `runtime`, `watchers`, `progress`, `lifespan`, `supervisor`, `keeper`,
-  `engine_log`, `workers`, `worker`, `share`;
-* the servers that the API runs on: `servers`, `acceptor`, `refusals`, `daphne_server`, `channel`,
-  `plain_request`, `uploads`, `uvicorn_server`, `uvicorn_channel`;
+  `engine_log`;
+* the servers and processes that the API runs on: `serving`;
 * the engine for the CPU: `embedded`.
 """

@@ -26,7 +26,7 @@ class Options:
         engine_only: no API.
         sglang_python: the Python that has SGLang, to start that.
         frontend: overrides `OPENJEV_FRONTEND`.
-        server: serves the API; one of `backend.servers.SERVERS`.
+        server: serves the API; one of `backend.serving.servers.SERVERS`.
         workers: processes that serve the API.
         print_command: show how the engine would be started, and start nothing.
         sglang_flags: flags for SGLang that replace or add to ours.

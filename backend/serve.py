@@ -30,10 +30,10 @@ from backend.launch import (
 from backend.lifespan import Lifespan
 from backend.options import Options, configure, environment, require_consistent
 from backend.runtime import run
-from backend.servers import make_server, require_installed
+from backend.serving.servers import make_server, require_installed
+from backend.serving.workers import Workers
 from backend.sglang import checks_keys
 from backend.supervisor import EngineProcess
-from backend.workers import Workers
 
 
 def serve(options: Options, *, say: Callable[[str], None], check: Callable[[], object]) -> int:

@@ -6,7 +6,7 @@ Refuses before any engine call is made. The limits themselves are `backend.confi
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from backend.share import Share
+from backend.serving.share import Share
 from evaluations.exceptions import Fault, InvalidRequest, Overloaded
 from evaluations.quoting import shortened
 

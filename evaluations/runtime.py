@@ -26,7 +26,7 @@ from backend.errors import (
     SetupError,
 )
 from backend.fit import LOOK_SECONDS, require_fit
-from backend.share import Share
+from backend.serving.share import Share
 from backend.tokenizer import ChatTokenizer, load_tokenizer
 from evaluations.admission import Admission
 from evaluations.catalogue import ALIAS, is_served

@@ -8,7 +8,7 @@ No database, sessions or users: nothing on the request path may block or hop thr
 from pathlib import Path
 
 from backend.config import load_config
-from backend.share import Share
+from backend.serving.share import Share
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 

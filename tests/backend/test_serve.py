@@ -133,7 +133,7 @@ def test_of_two_taken_ports_the_apis_is_named(started):
 
 
 def test_a_server_that_is_not_installed_is_told_before_anything_starts(started, monkeypatch):
-    monkeypatch.setattr("backend.servers.find_spec", lambda name: None)
+    monkeypatch.setattr("backend.serving.servers.find_spec", lambda name: None)
     with pytest.raises(LaunchError, match=r"uvicorn is not installed.*requirements-fast\.txt"):
         told(Options(server="uvicorn", port=free_port(), backend_port=free_port()))
     assert started == {}

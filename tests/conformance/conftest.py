@@ -34,7 +34,8 @@ def default_product(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path) -
 @pytest.fixture
 def hurried_product(tmp_path: Path, tiny_gguf: Path) -> Iterator[Served]:
     """`runbackend` on the tiny random model, which gives up a request after one second."""
-    hurry = "import backend.channel, runpy; backend.channel.REQUEST_SECONDS = 1.0"
+    hurry = "import runpy; from backend.serving import daphne_channel;"
+    hurry += "daphne_channel.REQUEST_SECONDS = 1.0"
     with serve(
         tmp_path,
         port=free_port(),

@@ -1,7 +1,7 @@
 import pytest
 from django.conf import settings
 
-from backend.share import Share
+from backend.serving.share import Share
 from evaluations import runtime
 from evaluations.admission import Admission, check_budgets
 from evaluations.exceptions import Fault, InvalidRequest, Overloaded

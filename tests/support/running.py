@@ -73,7 +73,8 @@ class Running:
         """The processes of an API that has several."""
         children = psutil.Process(self.process.pid).children()
         commands = [child.as_dict(["cmdline"])["cmdline"] or [] for child in children]
-        return [c for c, argv in zip(children, commands, strict=True) if "backend.worker" in argv]
+        program = "backend.serving.worker"
+        return [c for c, argv in zip(children, commands, strict=True) if program in argv]
 
     def ends(self, seconds: float = 20) -> int:
         """Wait for its end; return its exit code."""

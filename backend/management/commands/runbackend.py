@@ -13,7 +13,7 @@ from backend.launch import LaunchError
 from backend.options import Options
 from backend.profiles import DEFAULT_SGLANG_PROFILE, PROFILES
 from backend.serve import serve
-from backend.servers import SERVERS
+from backend.serving.servers import SERVERS
 
 _MOST_WORKERS = 64
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 # Serves an application that says how long the body was, and asks it, all in one process.
 _PROGRAM = """
 import asyncio, json, sys
-from backend.daphne_server import DaphneServer
+from backend.serving.daphne_server import DaphneServer
 from backend.launch import open_listener
 import aiohttp
 
@@ -58,7 +58,7 @@ def test_bodies_arrive_whole_up_to_the_limit_and_beyond_it_the_refusal_is_read()
     sizes = [0, 1000, 200_000, 200_001, 2_000_000, 9_000_000]
     finished = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(free_port()), json.dumps(sizes)],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         stdout=subprocess.PIPE,
         timeout=60,
         check=True,

@@ -11,7 +11,7 @@ import pytest
 
 from backend.launch import open_listener
 from backend.lifespan import StartupRefused
-from backend.workers import MOST_DEATHS, Workers
+from backend.serving.workers import MOST_DEATHS, Workers
 from tests.support.loopback import free_port
 from tests.support.running import TINY, Asking, assert_gone
 
@@ -219,7 +219,7 @@ async def test_those_that_do_not_end_are_killed_with_the_context(workers):
 
 
 async def test_deaths_long_ago_do_not_count(workers, monkeypatch):
-    monkeypatch.setattr("backend.workers.DEATHS_SECONDS", 0.0)
+    monkeypatch.setattr("backend.serving.workers.DEATHS_SECONDS", 0.0)
     workers._argv = KILLED
     await workers.startup()
     while len(workers._deaths) <= MOST_DEATHS:  # noqa: ASYNC110 - no such event

@@ -11,15 +11,15 @@ from typing import Any
 
 from daphne.server import Server
 
-from backend.channel import Refused
-from backend.plain_request import PlainRequest
+from backend.serving.daphne_channel import Refused
+from backend.serving.plain_request import PlainRequest
 
 
 def bound_uploads(server: Server, max_bytes: int) -> None:
     """Let `server` take no body of more than `max_bytes`.
 
     Args:
-        server: makes `backend.channel` channels and has no connection yet.
+        server: makes `daphne_channel` channels and has no connection yet.
         max_bytes: the longest body the application takes.
     """
 

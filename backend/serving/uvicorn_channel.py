@@ -14,7 +14,7 @@ from typing import Any, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from backend.refusals import last_answer
+from backend.serving.refusals import last_answer
 
 HEAD_SECONDS = 60.0
 """From the first wait for a request to the end of its head."""

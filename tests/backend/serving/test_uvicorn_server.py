@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from backend import uvicorn_channel
 from backend.launch import open_listener
-from backend.uvicorn_server import UvicornServer
+from backend.serving import uvicorn_channel
+from backend.serving.uvicorn_server import UvicornServer
 from tests.support.loopback import free_port
 from tests.support.raw_http import BROKEN, GET, POST, error_in
 

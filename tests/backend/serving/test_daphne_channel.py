@@ -16,8 +16,8 @@ pytestmark = pytest.mark.process
 # Serves an application that answers everything, and speaks to it, all in one process.
 _PROGRAM = """
 import asyncio, json, sys
-import backend.channel
-from backend.daphne_server import DaphneServer
+import backend.serving.daphne_channel
+from backend.serving.daphne_server import DaphneServer
 from backend.launch import open_listener
 
 async def application(scope, receive, send):
@@ -57,7 +57,7 @@ async def main():
     return 0
 
 port, limits, asks = int(sys.argv[1]), *map(json.loads, sys.argv[2:])
-vars(backend.channel).update(limits)
+vars(backend.serving.daphne_channel).update(limits)
 listener = open_listener("127.0.0.1", port, "--port")
 server = DaphneServer(application, listener, http_timeout=20, max_body_bytes=1000)
 sys.exit(server.run(main))
@@ -68,7 +68,7 @@ def ask(*asks: tuple[str, Any], **limits: float) -> Any:
     """What each call of a function of the program returns, its channels having other limits."""
     finished = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(free_port()), json.dumps(limits), json.dumps(asks)],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         timeout=60,
         check=True,

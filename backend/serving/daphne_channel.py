@@ -13,7 +13,7 @@ from daphne.http_protocol import http  # Twisted's module
 from daphne.server import Server
 from twisted.internet.error import ConnectionDone
 
-from backend.refusals import last_answer
+from backend.serving.refusals import last_answer
 
 REQUEST_SECONDS = 60.0
 """From a request's first byte to its last."""

@@ -1,7 +1,7 @@
 """The servers of the public API: which there are, and which is meant.
 
 Each has HTTP limits of its own making and is driven in the same way, by `backend.runtime` or
-`backend.worker`. Nothing here knows what the application does.
+`worker`. Nothing here knows what the application does.
 """
 
 import socket
@@ -66,11 +66,11 @@ def make_server(
     """
     http_timeout = config.request_timeout + _HTTP_TIMEOUT_MARGIN
     if name == "uvicorn":
-        from backend.uvicorn_server import UvicornServer
+        from backend.serving.uvicorn_server import UvicornServer
 
         return UvicornServer(application, listener, http_timeout=http_timeout)
     # installs a reactor, which must not happen where none is wanted
-    from backend.daphne_server import DaphneServer
+    from backend.serving.daphne_server import DaphneServer
 
     return DaphneServer(
         application, listener, http_timeout=http_timeout, max_body_bytes=config.max_body_bytes

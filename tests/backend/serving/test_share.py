@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from backend.share import Share, counters_file, counters_in
+from backend.serving.share import Share, counters_file, counters_in
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ def test_other_processes_see_what_is_counted():
     with counters_file(2) as file:
         ours = counters_in(file.fileno())
         ours[0] = 3
-        code = "import sys; from backend.share import *; them = counters_in(int(sys.argv[1]));"
-        code += "them[1] = them[0] + 2"
+        code = "import sys; from backend.serving.share import counters_in;"
+        code += "them = counters_in(int(sys.argv[1])); them[1] = them[0] + 2"
         argv = [sys.executable, "-c", code, str(file.fileno())]
         subprocess.run(argv, check=True, pass_fds=[file.fileno()])
         assert list(ours) == [3, 5]

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from backend import acceptor
-from backend.acceptor import Acceptor
 from backend.launch import open_listener
+from backend.serving import acceptor
+from backend.serving.acceptor import Acceptor
 from tests.support.loopback import free_port
 
 

@@ -1,4 +1,4 @@
-"""One process of the API, of several that share a port: a program that `backend.workers` starts.
+"""One process of the API, of several that share a port: a program that `workers` starts.
 
 Its standard input is a socket to whoever started it. There it says that it is ready, or why it can
 never be, and is told to stop. The end of that socket means that the starter has died: then nothing
@@ -26,8 +26,8 @@ from django.utils.module_loading import import_string
 from backend.config import Config
 from backend.lifespan import Lifespan, StartupRefused
 from backend.runtime import CLOSING_SECONDS, first_of, wind_up
-from backend.servers import Server, make_server
-from backend.share import Share, counters_in
+from backend.serving.servers import Server, make_server
+from backend.serving.share import Share, counters_in
 from backend.watchers import FAILED
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any
 
 from daphne.http_protocol import WebRequest
 
-from backend.refusals import PHRASES, refusal
+from backend.serving.refusals import PHRASES, refusal
 
 _AUTHORITY = re.compile(rb"\Ahttps?://[^/?]*/?", re.IGNORECASE)
 

@@ -15,9 +15,9 @@ from typing import Any
 from asgiref.typing import ASGI3Application
 from daphne.server import Server, reactor, twisted_loop  # installs the reactor: before Twisted
 
-from backend.acceptor import Acceptor
-from backend.channel import use_channels
-from backend.uploads import bound_uploads
+from backend.serving.acceptor import Acceptor
+from backend.serving.daphne_channel import use_channels
+from backend.serving.uploads import bound_uploads
 
 _POLL_SECONDS = 0.01
 

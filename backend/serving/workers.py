@@ -1,9 +1,9 @@
 """The processes of an API that has several: started, replaced when they die, stopped together.
 
 To `backend.runtime` they are the server and the application in one. They share the listening
-socket, the counters of `backend.share`, and the engine, which is not theirs. Each has a session of
-its own, so that a terminal's Ctrl-C reaches only the process that started them; without that
-process they end, too. Knows nothing of what they serve.
+socket, the counters of `share`, and the engine, which is not theirs. Each has a session of its own,
+so that a terminal's Ctrl-C reaches only the process that started them; without that process they
+end, too. Knows nothing of what they serve.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from typing import Self
 
 from backend.launch import PROJECT_ROOT
 from backend.lifespan import StartupRefused
-from backend.share import counters_file, counters_in
+from backend.serving.share import counters_file, counters_in
+from backend.serving.worker import READY, REFUSED, STOP
 from backend.watchers import FAILED
-from backend.worker import READY, REFUSED, STOP
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Workers:
         number: of them.
         listener: where connections come in.
         application: dotted path of the ASGI application.
-        server: one of `backend.servers.SERVERS`.
+        server: one of `servers.SERVERS`.
         environment: the whole of theirs; the settings come from it.
     """
 
@@ -57,7 +57,7 @@ class Workers:
         self._listener = listener
         self._counters_file = counters_file(number)
         self._counters = counters_in(self._counters_file.fileno())
-        self._argv = [sys.executable, "-m", "backend.worker", "--application", application]
+        self._argv = [sys.executable, "-m", "backend.serving.worker", "--application", application]
         self._argv += ["--server", server, "--listener", str(listener.fileno())]
         self._argv += ["--counters", str(self._counters_file.fileno())]
         path = os.pathsep.join(filter(None, [str(PROJECT_ROOT), environment.get("PYTHONPATH")]))
@@ -168,10 +168,7 @@ class Workers:
                 return
             self._deaths.append(asyncio.get_running_loop().time())
             logger.error("A worker of the API ended by itself (exit code %d).", code)
-            if (
-                len(self._deaths) > MOST_DEATHS
-                and self._deaths[-1] - self._deaths[0] < DEATHS_SECONDS
-            ):
+            if self._too_many_deaths():
                 self._refuse(
                     f"Workers of the API ended {MOST_DEATHS + 1} times within {DEATHS_SECONDS:g} "
                     "seconds."

@@ -20,9 +20,9 @@ from asgiref.typing import (
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from backend.acceptor import Acceptor
-from backend.refusals import refusal
-from backend.uvicorn_channel import Channel
+from backend.serving.acceptor import Acceptor
+from backend.serving.refusals import refusal
+from backend.serving.uvicorn_channel import Channel
 
 _IDLE_SECONDS = 60  # as long as Daphne's: a balancer keeps connections, too
 _POLL_SECONDS = 0.01
