@@ -9,7 +9,7 @@ public HTTP requests, and never imports `evaluations`. Its modules, by subject:
 * calls to any engine that speaks SGLang's protocol: `engine`, `client`, `protocol`, `transport`,
   `connection`, `errors`;
 * whether it is the right one, and works: `description`, `fit`, `health`;
-* what is started, and how: `options`, `serve`, `launch`, `engines`, `sglang`, `sglang_flags`;
+* what is started, and how: `options`, `serve`, `launch`, `engine_commands`, `sglang`;
 * while it runs: `runtime`, `watchers`, `progress`, `lifespan`, `supervisor`, `keeper`,
   `engine_log`;
 * the servers and processes that the API runs on: `serving`;

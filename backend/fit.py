@@ -12,7 +12,7 @@ from backend.config import Config
 from backend.description import RESERVED_TOKENS, EngineDescription
 from backend.engine import Engine
 from backend.errors import EngineMismatch, EngineRejected, SetupError, UnusableLogprobs
-from backend.sglang_flags import FlagRefused, require_harmless
+from backend.sglang.flags import FlagRefused, require_harmless
 from backend.tokenizer import ChatTokenizer
 
 LOOK_SECONDS = 30.0

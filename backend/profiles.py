@@ -50,7 +50,7 @@ class Profile:
         memory_bytes: free memory an embedded engine needs besides its prefix cache, in bytes:
             weights, and one prompt of the longest kind.
         sglang_flags: what SGLang needs for this model, as on its command line; what it needs for
-            every model is `backend.sglang`'s business.
+            every model is `backend.sglang.command`'s business.
         defaults: setting names (without `OPENJEV_`) whose default differs for this profile.
     """
 

@@ -18,7 +18,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from backend.config import Config
-from backend.engines import foretold, ready_sglang, shell_text
+from backend.engine_commands import foretold, ready_sglang, shell_text
 from backend.launch import (
     PROJECT_ROOT,
     LaunchError,
@@ -32,7 +32,7 @@ from backend.options import Options, configure, environment, require_consistent
 from backend.runtime import run
 from backend.serving.servers import make_server, require_installed
 from backend.serving.workers import Workers
-from backend.sglang import checks_keys
+from backend.sglang.key import checks_keys
 from backend.supervisor import EngineProcess
 
 

@@ -45,7 +45,7 @@ def test_what_is_pure_loads_no_framework() -> None:
     assert loaded.stdout.split() == []
 
 
-@pytest.mark.parametrize("package", ["backend", "backend/serving", "evaluations"])
+@pytest.mark.parametrize("package", ["backend", "backend/serving", "backend/sglang", "evaluations"])
 def test_every_module_has_its_place_in_the_packages_map(package: str) -> None:
     folder = ROOT / package
     parts = {path.stem for path in folder.glob("*.py")} | {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backend.config import load_config
-from backend.engines import foretold, ready_sglang, shell_text
+from backend.engine_commands import foretold, ready_sglang, shell_text
 from backend.launch import EngineCommand, LaunchError
 from backend.options import Options
 from tests.support.interpreter import write_interpreter
@@ -53,7 +53,7 @@ def test_another_version_than_the_tested_one_is_warned_of(tmp_path, checkpoint):
 
 
 def test_weights_that_may_change_are_warned_of(tmp_path, checkpoint, monkeypatch):
-    monkeypatch.setattr("backend.engines.tokenizer_directory", lambda config: checkpoint)
+    monkeypatch.setattr("backend.engine_commands.tokenizer_directory", lambda config: checkpoint)
     python = write_interpreter(tmp_path / "python")
     lines = []
     with ExitStack() as resources:

@@ -1,34 +1,20 @@
-"""How to start SGLang for a profile: its interpreter, its command line, its environment.
+"""How to start SGLang for a profile: its command line and its environment.
 
 Facts about SGLang 0.5.19 that shape a start belong here. It must never put a key into the argument
 list, nor hand on the public API's.
 """
 
-import json
 import os
-import shutil
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from backend.checkpoint import local_directory
 from backend.config import PREFIX, Config
 from backend.launch import CONTEXT_MARGIN, ENGINE_HOST, EngineCommand, LaunchError
-from backend.sglang_flags import FlagRefused, Flags, arguments, read_flags, require_harmless
+from backend.sglang.flags import FlagRefused, Flags, arguments, read_flags, require_harmless
 
-TESTED_VERSION = "0.5.19"
 # Far more than CONTEXT_MARGIN, which is the least: it keeps a round number round.
 _AMPLE_CONTEXT_MARGIN = 256
-_ASK_SECONDS = 60.0
-_ASK = """
-import importlib.metadata
-try:
-    print(importlib.metadata.version("sglang"))
-except importlib.metadata.PackageNotFoundError:
-    print()
-"""
 # Twice as many as the calls that are in flight by default: recurrent state is kept for each.
 _EVERY_MODEL = (
     *("--chunked-prefill-size", "8192"),
@@ -53,63 +39,6 @@ _ENVIRONMENT = {
     "SGLANG_REQUEST_STATE_WAIT_TIMEOUT": "1",  # how soon it notices that a caller has hung up
     "SGLANG_TIMEOUT_KEEP_ALIVE": "60",  # longer than our client keeps a connection
 }
-
-
-def interpreter(given: str) -> Path:
-    """The Python that `--sglang-python` names, without following links out of its environment.
-
-    Raises:
-        LaunchError: there is none.
-    """
-    found = shutil.which(os.path.expanduser(given))
-    if found is None:
-        inside = Path(given, "bin", "python")
-        hint = f" Did you mean {inside}?" if inside.is_file() else ""
-        raise LaunchError(
-            f"--sglang-python is {given!r}, which is no program that can be run.{hint} Name the "
-            "Python interpreter of the environment SGLang is installed in."
-        )
-    return Path(os.path.abspath(found))
-
-
-def installed_version(python: Path) -> str:
-    """The version of SGLang that `python` would run. Starts it for a moment.
-
-    Raises:
-        LaunchError: it is no Python, or has no SGLang.
-    """
-    try:
-        answer = subprocess.run(  # noqa: S603 - the user's own interpreter
-            [str(python), "-c", _ASK],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_ASK_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise LaunchError(
-            f"--sglang-python is {python}, which does not work as a Python interpreter: "
-            f"{_failure(error)}. Name the one of the environment SGLang is installed in."
-        ) from None
-    # the last line: what an environment runs at every start may print, too
-    version = "".join(answer.stdout.splitlines()[-1:])
-    if not version:
-        raise LaunchError(
-            f"The Python at {python} has no SGLang. Install it there ({python} -m pip install "
-            f"sglang=={TESTED_VERSION}), or name another with --sglang-python."
-        )
-    return version
-
-
-def _failure(error: OSError | subprocess.SubprocessError) -> str:
-    if isinstance(error, subprocess.CalledProcessError):
-        said = error.stderr.strip().splitlines()[-1:]
-        return " ".join([f"it ended with exit code {error.returncode},", *(said or ["silent"])])
-    if isinstance(error, subprocess.TimeoutExpired):
-        return f"it gave no answer within {_ASK_SECONDS:g} seconds"
-    return str(error)
 
 
 def sglang_command(
@@ -151,33 +80,6 @@ def sglang_command(
         environment=_environment(config, python, environ),
         secrets=config.secrets,
     )
-
-
-def checks_keys(config: Config) -> bool:
-    """Whether the SGLang that is started asks for a key; its Rust front never does."""
-    return config.backend_api_key is not None and config.frontend == "python"
-
-
-@contextmanager
-def key_file(config: Config) -> Iterator[Path | None]:
-    """A file that gives SGLang its key, readable by this user only, while needed.
-
-    Raises:
-        LaunchError: SGLang cannot read such a key.
-    """
-    if not checks_keys(config):
-        yield None
-        return
-    if str(config.backend_api_key).startswith("-"):
-        raise LaunchError(
-            "OPENJEV_BACKEND_API_KEY begins with '-', which SGLang takes for a flag. Choose "
-            "another key."
-        )
-    with TemporaryDirectory(prefix="openjev-") as directory:
-        path = Path(directory, "sglang.yaml")
-        path.touch(mode=0o600)
-        path.write_text(json.dumps({"api-key": config.backend_api_key}))
-        yield path
 
 
 def _own_flags(config: Config, tokenizer: str, port: int) -> Flags:

@@ -16,14 +16,9 @@ from backend.config import Config
 from backend.errors import TokenizerError
 from backend.launch import EngineCommand, LaunchError, embedded_command
 from backend.options import Options
-from backend.sglang import (
-    TESTED_VERSION,
-    checks_keys,
-    installed_version,
-    interpreter,
-    key_file,
-    sglang_command,
-)
+from backend.sglang.command import sglang_command
+from backend.sglang.interpreter import TESTED_VERSION, installed_version, interpreter
+from backend.sglang.key import checks_keys, key_file
 
 _HIDDEN = "***"
 

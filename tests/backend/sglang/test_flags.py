@@ -3,7 +3,7 @@
 import pytest
 
 from backend.profiles import PROFILES
-from backend.sglang_flags import FlagRefused, arguments, read_flags, require_harmless
+from backend.sglang.flags import FlagRefused, arguments, read_flags, require_harmless
 
 
 def harmless(*words):

@@ -1,0 +1,37 @@
+"""How SGLang learns its key: by a file, because every user of a machine can read a command line."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from backend.config import Config
+from backend.launch import LaunchError
+
+
+def checks_keys(config: Config) -> bool:
+    """Whether the SGLang that is started asks for a key; its Rust front never does."""
+    return config.backend_api_key is not None and config.frontend == "python"
+
+
+@contextmanager
+def key_file(config: Config) -> Iterator[Path | None]:
+    """A file that gives SGLang its key, readable by this user only, while needed.
+
+    Raises:
+        LaunchError: SGLang cannot read such a key.
+    """
+    if not checks_keys(config):
+        yield None
+        return
+    if str(config.backend_api_key).startswith("-"):
+        raise LaunchError(
+            "OPENJEV_BACKEND_API_KEY begins with '-', which SGLang takes for a flag. Choose "
+            "another key."
+        )
+    with TemporaryDirectory(prefix="openjev-") as directory:
+        path = Path(directory, "sglang.yaml")
+        path.touch(mode=0o600)
+        path.write_text(json.dumps({"api-key": config.backend_api_key}))
+        yield path
