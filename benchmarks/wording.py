@@ -105,7 +105,7 @@ async def measure(
     tally = Tally()
     for item in items:
         request = EvaluationRequest("jev-latest", item.state, item.questions)
-        evaluation = await evaluate(request, readout=readout, client=client, config=config)
+        evaluation = await evaluate(request, readout=readout, engine=client, config=config)
         tally.add(item, list(evaluation.answers.values()))
     return tally, readout.label_mass, readout.marker
 

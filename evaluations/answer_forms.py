@@ -148,7 +148,7 @@ def _plain_end(pieces: Sequence[Piece]) -> str:
 async def choose_readout(
     found: Sequence[Candidate],
     tokenizer: ChatTokenizer,
-    client: Engine,
+    engine: Engine,
     config: Config,
     *,
     deadline: float,
@@ -159,7 +159,7 @@ async def choose_readout(
     Args:
         found: what `candidates` returned.
         tokenizer: the model's.
-        client: the engine.
+        engine: the engine.
         config: names the model.
         deadline: of all calls together; loop time in seconds.
         wording: what is said around the caller's texts.
@@ -171,7 +171,7 @@ async def choose_readout(
     """
     turn = render_state(_PROBE_STATE, tokenizer, wording)
     masses = [
-        await _label_mass(candidate, turn, tokenizer, client, config, deadline, wording)
+        await _label_mass(candidate, turn, tokenizer, engine, config, deadline, wording)
         for candidate in found
     ]
     mass, heaviest = masses[0], max(masses)
@@ -198,7 +198,7 @@ async def _label_mass(
     candidate: Candidate,
     turn: OpenTurn,
     tokenizer: ChatTokenizer,
-    client: Engine,
+    engine: Engine,
     config: Config,
     deadline: float,
     wording: Wording,
@@ -214,7 +214,7 @@ async def _label_mass(
         )
     # several servers may start at once on one engine, which knows its calls by these names
     name = f"openjev.probe.{uuid.uuid4().hex}"
-    answer = await client.label_logprobs(
+    answer = await engine.label_logprobs(
         input_ids,
         [label.token_id for label in labels],
         rid=name,

@@ -60,7 +60,7 @@ class Runtime:
     def __init__(
         self,
         config: Config,
-        client: Engine,
+        engine: Engine,
         load: Callable[[Config], ChatTokenizer] = load_tokenizer,
         share: Share | None = None,
         when_ready: Callable[[], object] = lambda: None,
@@ -68,8 +68,8 @@ class Runtime:
         self.readout: Readout | None = None
         self.startup_seconds: float | None = None
         self._config = config
-        self._client = client
-        self._start = Start(config, client, load)
+        self._engine = engine
+        self._start = Start(config, engine, load)
         self._when_ready = when_ready
         self._admission = Admission(config.max_concurrent_requests, share or Share())
         self._engine_answers = False
@@ -97,7 +97,7 @@ class Runtime:
         for task in owned:
             task.cancel()
         await asyncio.gather(*owned, return_exceptions=True)
-        await self._client.aclose()
+        await self._engine.aclose()
 
     async def refused(self) -> str:
         """Wait until it is certain that the first start cannot succeed, however long one waits.
@@ -142,7 +142,7 @@ class Runtime:
             readout = await self._verified(self.readout, self._config.request_timeout)
             try:
                 return await evaluate(
-                    request, readout=readout, client=self._client, config=self._config
+                    request, readout=readout, engine=self._engine, config=self._config
                 )
             except EngineUnavailable as error:
                 self._was_away |= not isinstance(error, EngineBusy)
@@ -162,7 +162,7 @@ class Runtime:
             async with asyncio.timeout_at(deadline), self._looking:
                 if self._was_away:  # else somebody else has looked meanwhile
                     await require_fit(
-                        self._client, readout.tokenizer, self._config, deadline=deadline
+                        self._engine, readout.tokenizer, self._config, deadline=deadline
                     )
                     self._was_away = False
                 if self.readout is None:
@@ -180,7 +180,7 @@ class Runtime:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(HEALTH_SECONDS):
-                answers = await self._client.is_healthy(deadline=loop.time() + HEALTH_SECONDS)
+                answers = await self._engine.is_healthy(deadline=loop.time() + HEALTH_SECONDS)
                 if answers and self.readout is not None:
                     await self._verified(self.readout, HEALTH_SECONDS)
         except (TimeoutError, EngineError, NotReady):
@@ -210,12 +210,12 @@ def get_runtime() -> Runtime:
     """Give the process's one runtime, built from the settings on first use."""
     config: Config = settings.OPENJEV
     share: Share = settings.OPENJEV_SHARE
-    client = EngineClient(
+    engine = EngineClient(
         config.backend_url,
         api_key=config.backend_api_key,
         max_in_flight=share.part_of(config.max_concurrent_branches),
     )
-    return Runtime(config, client, share=share, when_ready=_spare_collector)
+    return Runtime(config, engine, share=share, when_ready=_spare_collector)
 
 
 def _spare_collector() -> None:

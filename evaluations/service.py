@@ -28,14 +28,14 @@ which going to a thread and back would be a tenth."""
 
 
 async def evaluate(
-    request: EvaluationRequest, *, readout: Readout, client: Engine, config: Config
+    request: EvaluationRequest, *, readout: Readout, engine: Engine, config: Config
 ) -> Evaluation:
     """Answer every question of a request.
 
     Args:
         request: what is asked.
         readout: how it is shown and read.
-        client: the engine.
+        engine: the engine.
         config: limits, deadline, temperature and confidence.
 
     Raises:
@@ -47,7 +47,7 @@ async def evaluate(
     deadline = asyncio.get_running_loop().time() + config.request_timeout
     try:
         async with asyncio.timeout_at(deadline):
-            return await _evaluate(request, readout, client, config, deadline)
+            return await _evaluate(request, readout, engine, config, deadline)
     except (TimeoutError, EngineTimeout):
         raise DeadlineExceeded(
             f"The evaluation took longer than {config.request_timeout:g} seconds. Send fewer "
@@ -56,14 +56,14 @@ async def evaluate(
 
 
 async def _evaluate(
-    request: EvaluationRequest, readout: Readout, client: Engine, config: Config, deadline: float
+    request: EvaluationRequest, readout: Readout, engine: Engine, config: Config, deadline: float
 ) -> Evaluation:
     begun = perf_counter()
     if characters(request) <= INLINE_CHARACTERS:
         prompt = _prepare(request, readout, config)
     else:
         prompt = await asyncio.to_thread(_prepare, request, readout, config)
-    calls = _Calls(client, uuid.uuid4().hex, deadline)
+    calls = _Calls(engine, uuid.uuid4().hex, deadline)
     prepared = perf_counter()
     warm_up = await calls.ask(prompt.prefix_ids, readout.label_ids(1))
     warmed = perf_counter()
@@ -104,8 +104,8 @@ def _prepare(request: EvaluationRequest, readout: Readout, config: Config) -> Pr
 class _Calls:
     """The engine calls of one evaluation, numbered."""
 
-    def __init__(self, client: Engine, key: str, deadline: float) -> None:
-        self._client = client
+    def __init__(self, engine: Engine, key: str, deadline: float) -> None:
+        self._engine = engine
         self._key = key
         self._deadline = deadline
         self._count = 0
@@ -114,7 +114,7 @@ class _Calls:
         # All rids are of one width: SGLang aborts every call whose rid *begins* with the one named.
         rid = f"{self._key}.{self._count:04d}"
         self._count += 1
-        return await self._client.label_logprobs(
+        return await self._engine.label_logprobs(
             input_ids, label_ids, rid=rid, deadline=self._deadline, routing_key=self._key
         )
 

@@ -32,12 +32,12 @@ class Start:
     """
 
     def __init__(
-        self, config: Config, client: Engine, load: Callable[[Config], ChatTokenizer]
+        self, config: Config, engine: Engine, load: Callable[[Config], ChatTokenizer]
     ) -> None:
         self.has_failed = False
         self.has_succeeded = False
         self._config = config
-        self._client = client
+        self._engine = engine
         self._load = load
         self._reason = ""
         self._refused = asyncio.Event()
@@ -88,7 +88,7 @@ class Start:
 
     def _load_candidates(self) -> tuple[ChatTokenizer, list[Candidate]]:
         tokenizer = self._load(self._config)
-        self._client.vocabulary_size = tokenizer.vocabulary_size
+        self._engine.vocabulary_size = tokenizer.vocabulary_size
         return tokenizer, candidates(tokenizer, count=self._config.max_answers)
 
     async def _await_engine(
@@ -99,7 +99,7 @@ class Start:
             pause = _RETRY_SECONDS
             try:
                 described = await require_fit(
-                    self._client, tokenizer, self._config, deadline=loop.time() + LOOK_SECONDS
+                    self._engine, tokenizer, self._config, deadline=loop.time() + LOOK_SECONDS
                 )
                 self._say(logging.INFO, f"Found at {self._config.backend_url}: {described}.")
                 for caveat in caveats(described, self._config):
@@ -107,7 +107,7 @@ class Start:
                 return await choose_readout(
                     found,
                     tokenizer,
-                    self._client,
+                    self._engine,
                     self._config,
                     deadline=loop.time() + self._config.request_timeout,
                 )

@@ -39,7 +39,7 @@ def is_warm_up(call: Call) -> bool:
 
 async def test_every_question_is_answered_in_order(readout: Readout, config: Config) -> None:
     client = StandIn()
-    evaluation = await evaluate(REQUEST, readout=readout, client=client, config=config)
+    evaluation = await evaluate(REQUEST, readout=readout, engine=client, config=config)
     assert list(evaluation.answers) == ["refund", "team", "urgency"]
     refund, team, urgency = evaluation.answers.values()
     assert isinstance(refund, NoulAnswer)
@@ -63,7 +63,7 @@ async def test_warm_up_comes_first_and_branches_share_its_prefix(
         return await first_label_wins(call)
 
     client = StandIn(answer)
-    evaluation = await evaluate(REQUEST, readout=readout, client=client, config=config)
+    evaluation = await evaluate(REQUEST, readout=readout, engine=client, config=config)
     assert order[:2] == [("begin", 1), ("end", 1)]
     assert [step for step, _ in order[2:]] == ["begin"] * 3 + ["end"] * 3
     warm_up, *branches = client.calls
@@ -78,7 +78,7 @@ async def test_warm_up_comes_first_and_branches_share_its_prefix(
 
 async def test_usage_is_what_the_engine_reports(readout: Readout, config: Config) -> None:
     client = StandIn()
-    evaluation = await evaluate(REQUEST, readout=readout, client=client, config=config)
+    evaluation = await evaluate(REQUEST, readout=readout, engine=client, config=config)
     assert evaluation.input_tokens == sum(len(call.input_ids) for call in client.calls)
     assert evaluation.output_tokens == 4
     assert evaluation.cached_tokens == 21  # of three branches, not of the warm-up
@@ -88,7 +88,7 @@ async def test_usage_is_what_the_engine_reports(readout: Readout, config: Config
 
 async def test_unknown_cache_use_is_absent_not_zero(readout: Readout, config: Config) -> None:
     client = StandIn(cached_tokens=None)
-    evaluation = await evaluate(REQUEST, readout=readout, client=client, config=config)
+    evaluation = await evaluate(REQUEST, readout=readout, engine=client, config=config)
     assert evaluation.cached_tokens is None
 
 
@@ -99,7 +99,7 @@ async def test_no_rid_begins_with_another_and_all_are_routed_together(
     questions = tuple(NoulQuestion(str(n), "?") for n in range(12))
     request = replace(REQUEST, questions=questions)
     await asyncio.gather(
-        *(evaluate(request, readout=readout, client=client, config=config) for _ in range(2))
+        *(evaluate(request, readout=readout, engine=client, config=config) for _ in range(2))
     )
     rids = [call.rid for call in client.calls]
     assert len(set(rids)) == 26
@@ -120,7 +120,7 @@ async def test_failed_branch_cancels_its_siblings(readout: Readout, config: Conf
 
     client = StandIn(answer)
     with pytest.raises(EngineProtocolError, match="Nonsense"):
-        await evaluate(REQUEST, readout=readout, client=client, config=config)
+        await evaluate(REQUEST, readout=readout, engine=client, config=config)
     assert len(client.cancelled) == 2
     assert client.under_way == 0
 
@@ -131,7 +131,7 @@ async def test_failed_warm_up_asks_no_branch(readout: Readout, config: Config) -
 
     client = StandIn(answer)
     with pytest.raises(EngineUnavailable):
-        await evaluate(REQUEST, readout=readout, client=client, config=config)
+        await evaluate(REQUEST, readout=readout, engine=client, config=config)
     assert len(client.calls) == 1
 
 
@@ -145,7 +145,7 @@ async def test_deadline_cancels_everything(readout: Readout, config: Config, stu
     client = StandIn(answer)
     short = replace(config, request_timeout=0.2)
     with pytest.raises(DeadlineExceeded, match=r"longer than 0\.2 seconds"):
-        await evaluate(REQUEST, readout=readout, client=client, config=short)
+        await evaluate(REQUEST, readout=readout, engine=client, config=short)
     assert client.under_way == 0
     assert len(client.cancelled) == (1 if stuck == "warm-up" else 3)
 
@@ -155,13 +155,13 @@ async def test_engine_that_times_out_is_the_deadline(readout: Readout, config: C
         raise EngineTimeout("Too late.")
 
     with pytest.raises(DeadlineExceeded):
-        await evaluate(REQUEST, readout=readout, client=StandIn(answer), config=config)
+        await evaluate(REQUEST, readout=readout, engine=StandIn(answer), config=config)
 
 
 async def test_one_deadline_holds_for_all_calls(readout: Readout, config: Config) -> None:
     client = StandIn()
     begun = asyncio.get_running_loop().time()
-    await evaluate(REQUEST, readout=readout, client=client, config=config)
+    await evaluate(REQUEST, readout=readout, engine=client, config=config)
     (deadline,) = {call.deadline for call in client.calls}
     assert 0 <= deadline - begun - config.request_timeout < 5
 
@@ -177,7 +177,7 @@ async def test_cancelled_evaluation_leaves_no_call_behind(readout: Readout, conf
         return await forever(call)
 
     client = StandIn(answer)
-    task = asyncio.create_task(evaluate(REQUEST, readout=readout, client=client, config=config))
+    task = asyncio.create_task(evaluate(REQUEST, readout=readout, engine=client, config=config))
     await asyncio.wait_for(under_way.wait(), 10)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -203,7 +203,7 @@ async def test_budgets_are_checked_before_any_engine_call(
         await evaluate(
             replace(REQUEST, questions=questions),
             readout=readout,
-            client=client,
+            engine=client,
             config=replace(config, **limits),
         )
     assert loc in [fault.loc for fault in refused.value.faults]
@@ -216,7 +216,7 @@ async def test_huge_state_is_refused_quickly_while_the_loop_runs(
     loop = asyncio.get_running_loop()
     request = replace(REQUEST, state="No word of this is in the vocabulary. " * 50_000)
     begun = loop.time()
-    task = asyncio.create_task(evaluate(request, readout=readout, client=StandIn(), config=config))
+    task = asyncio.create_task(evaluate(request, readout=readout, engine=StandIn(), config=config))
     turns = 0
     while not task.done():
         turns += 1
@@ -232,7 +232,7 @@ async def test_settings_shape_the_answer(readout: Readout, config: Config) -> No
     answers = []
     for temperature, confidence in ((1.0, "entropy"), (1.0, "typesafe"), (5.0, "entropy")):
         changed = replace(config, temperature=temperature, confidence=confidence)  # type: ignore[arg-type]
-        evaluation = await evaluate(request, readout=readout, client=StandIn(), config=changed)
+        evaluation = await evaluate(request, readout=readout, engine=StandIn(), config=changed)
         answers.append(evaluation.answers["team"])
     plain, typesafe, warm = answers
     assert isinstance(plain, ChoiceAnswer)
