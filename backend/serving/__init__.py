@@ -4,7 +4,7 @@ What every request must keep to before it reaches the application is enforced he
 take and be, and in what form it is refused. This package must never know what a request asks, nor
 what the application does. Its modules, by subject:
 
-* any server: `servers`, `acceptor`, `refusals`;
+* any server: `servers`, `base_server`, `acceptor`, `refusals`;
 * Daphne: `daphne_server`, `daphne_channel`, `plain_request`, `uploads`;
 * uvicorn: `uvicorn_server`, `uvicorn_channel`;
 * several processes on one port: `workers`, `worker`, `share`.

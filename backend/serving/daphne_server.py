@@ -15,14 +15,12 @@ from typing import Any
 from asgiref.typing import ASGI3Application
 from daphne.server import Server, reactor, twisted_loop  # installs the reactor: before Twisted
 
-from backend.serving.acceptor import Acceptor
+from backend.serving.base_server import BaseServer
 from backend.serving.daphne_channel import use_channels
 from backend.serving.uploads import bound_uploads
 
-_POLL_SECONDS = 0.01
 
-
-class DaphneServer:
+class DaphneServer(BaseServer):
     """Serves `application` while `run` runs, from the moment it is told to accept connections.
 
     Args:
@@ -40,7 +38,7 @@ class DaphneServer:
         http_timeout: float,
         max_body_bytes: int,
     ) -> None:
-        self._listener = listener
+        super().__init__(listener)
         self._max_body_bytes = max_body_bytes
         self._server = Server(
             application,
@@ -51,7 +49,6 @@ class DaphneServer:
             verbosity=0,
         )
         self._server.endpoints = []  # it would open them before anything else is done
-        self._acceptor: Acceptor | None = None
         self._task: asyncio.Task[int] | None = None
 
     def run(self, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
@@ -73,25 +70,6 @@ class DaphneServer:
             return 1
         return self._task.result()
 
-    async def start_accepting(self) -> None:
-        """Take connections."""
-        self._acceptor = Acceptor(self._listener, self._take)
-
-    async def stop_accepting(self) -> None:
-        """Close the listening socket; connections that are open stay so."""
-        if self._acceptor is not None:
-            self._acceptor.close()
-
-    async def finish_answers(self, seconds: float) -> None:
-        """Wait until every request is answered and the answers are on the wire.
-
-        Args:
-            seconds: the longest to wait.
-        """
-        deadline = twisted_loop.time() + seconds
-        while self._busy() and twisted_loop.time() < deadline:  # noqa: ASYNC110 - no such event
-            await asyncio.sleep(_POLL_SECONDS)
-
     def _take(self, connection: socket.socket) -> None:
         # Twisted duplicates it, and asks for an address that a client which has left does not have
         with connection, suppress(OSError):
@@ -99,7 +77,7 @@ class DaphneServer:
                 connection.fileno(), connection.family, self._server.http_factory
             )
 
-    def _busy(self) -> bool:
+    def _is_busy(self) -> bool:
         unanswered = any("disconnected" not in c for c in self._server.connections.values())
         return unanswered or bool(reactor.getWriters())
 

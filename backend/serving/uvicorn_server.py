@@ -20,15 +20,14 @@ from asgiref.typing import (
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from backend.serving.acceptor import Acceptor
+from backend.serving.base_server import BaseServer
 from backend.serving.refusals import refusal
 from backend.serving.uvicorn_channel import Channel
 
 _IDLE_SECONDS = 60  # as long as Daphne's: a balancer keeps connections, too
-_POLL_SECONDS = 0.01
 
 
-class UvicornServer:
+class UvicornServer(BaseServer):
     """Serves `application` while `run` runs, from the moment it is told to accept connections.
 
     Args:
@@ -40,7 +39,7 @@ class UvicornServer:
     def __init__(
         self, application: ASGI3Application, listener: socket.socket, *, http_timeout: float
     ) -> None:
-        self._listener = listener
+        super().__init__(listener)
         self._config = Config(
             cast("Any", Bounded(application, http_timeout)),
             http=Channel,
@@ -56,7 +55,6 @@ class UvicornServer:
         )
         self._config.load()
         self._state = ServerState()
-        self._acceptor: Acceptor | None = None
         self._connecting: set[asyncio.Task[Any]] = set()
 
     def run(self, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
@@ -70,26 +68,6 @@ class UvicornServer:
         """
         with asyncio.Runner(loop_factory=self._config.get_loop_factory()) as runner:
             return runner.run(self._run(main))
-
-    async def start_accepting(self) -> None:
-        """Take connections."""
-        self._acceptor = Acceptor(self._listener, self._take)
-
-    async def stop_accepting(self) -> None:
-        """Close the listening socket; connections that are open stay so."""
-        if self._acceptor is not None:
-            self._acceptor.close()
-
-    async def finish_answers(self, seconds: float) -> None:
-        """Wait until every request is answered and the answers are on the wire.
-
-        Args:
-            seconds: the longest to wait.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
-        while self._busy() and loop.time() < deadline:  # noqa: ASYNC110 - no such event
-            await asyncio.sleep(_POLL_SECONDS)
 
     async def _run(self, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
         try:
@@ -117,7 +95,7 @@ class UvicornServer:
         self._connecting.add(connecting)
         connecting.add_done_callback(self._connecting.discard)
 
-    def _busy(self) -> bool:
+    def _is_busy(self) -> bool:
         return any(connection.is_busy for connection in self._channels())
 
     def _channels(self) -> list[Channel]:
