@@ -26,7 +26,7 @@ _EVERY_MODEL = (
     "--skip-server-warmup",
 )
 _PYTHON_FRONT = (
-    # One more is answered 503 instead of waiting. On the Rust front it would never be answered.
+    # one more is answered 503 instead of waiting
     *("--max-queued-requests", "512"),
 )
 # These give way to what the user's own environment says.
@@ -67,7 +67,7 @@ def sglang_command(
     """
     try:
         given = read_flags(extra)
-        require_harmless(given)
+        require_harmless(given, frontend=config.frontend)
     except FlagRefused as refusal:
         raise LaunchError(str(refusal)) from None
     flags = _own_flags(config, tokenizer, port) | given

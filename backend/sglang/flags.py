@@ -60,6 +60,11 @@ _FORBIDDEN = {
     "--ssl-certfile": "The engine is reached without TLS, on loopback only",
     "--ssl-keyfile": "The engine is reached without TLS, on loopback only",
 }
+_FORBIDDEN_ON_RUST = {
+    "--max-queued-requests": (
+        "SGLang's Rust front never answers a call that finds the queue full: use --frontend python"
+    ),
+}
 _SPECULATIVE = ("--speculative-", "--decoupled-spec-", "--enable-multi-layer-eagle")
 _LOOPBACK = ("127.0.0.1", "localhost")
 
@@ -87,14 +92,20 @@ def arguments(flags: Mapping[str, Sequence[str]]) -> list[str]:
     return [word for name, values in flags.items() for word in (name, *values)]
 
 
-def require_harmless(flags: Mapping[str, Sequence[str]]) -> None:
+def require_harmless(flags: Mapping[str, Sequence[str]], *, frontend: str = "python") -> None:
     """Check flags that a person gave.
+
+    Args:
+        flags: from `read_flags`.
+        frontend: of the SGLang that they are for; `rust` bears fewer.
 
     Raises:
         FlagRefused: the product could not work as promised with one of them.
     """
     for name, values in flags.items():
         reason = _FORBIDDEN.get(name)
+        if frontend == "rust":
+            reason = _FORBIDDEN_ON_RUST.get(name, reason)
         if name.startswith(_SPECULATIVE):
             reason = "One token is read for each question, so there is nothing to speculate on"
         elif name == "--host" and not set(values) <= set(_LOOPBACK):

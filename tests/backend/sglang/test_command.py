@@ -107,6 +107,14 @@ def test_a_refused_flag_stops_the_start(flag):
         command(flag)
 
 
+def test_how_long_the_queue_may_be_depends_on_the_front():
+    flags = ("--max-queued-requests", "8")
+    assert options(command(*flags, OPENJEV_FRONTEND="python"))["--max-queued-requests"] == "8"
+    with pytest.raises(LaunchError, match=r"--max-queued-requests .* never answers a call"):
+        command(*flags, OPENJEV_FRONTEND="rust")
+    assert "--max-queued-requests" not in options(command(OPENJEV_FRONTEND="rust"))
+
+
 def test_a_context_too_short_for_the_settings_is_told_before_the_model_is_loaded():
     with pytest.raises(LaunchError, match=r"--context-length is 4096, .* need 32776\."):
         command("--context-length", "4096")

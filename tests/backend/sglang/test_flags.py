@@ -79,6 +79,14 @@ def test_a_flag_that_would_break_the_product_is_refused_with_the_reason(words, n
     assert advice in str(refused.value)
 
 
+@pytest.mark.parametrize("spelling", ["--max-queued-requests", "--max-queued"])
+def test_a_queue_that_may_be_full_is_only_for_the_front_that_says_so(spelling):
+    flags = read_flags([spelling, "8"])
+    require_harmless(flags, frontend="python")
+    with pytest.raises(FlagRefused, match=r"--max-queued-requests .* never answers .* --frontend"):
+        require_harmless(flags, frontend="rust")
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_host_on_loopback_is_harmless(host):
     assert harmless("--host", host) == {"--host": (host,)}
