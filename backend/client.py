@@ -9,8 +9,7 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 from backend.description import (
     EngineDescription,
@@ -86,18 +85,20 @@ class EngineClient:
         """
         tokens = TokenIds.of(input_ids)
         self._check(tokens, label_ids)
-        async with self._slot(deadline):
-            body = generate_body(tokens, label_ids, rid)
-            try:
-                status, answer = await self._transport.post(
-                    "/generate",
-                    body,
-                    deadline=deadline,
-                    headers={"x-smg-routing-key": routing_key},
-                )
-            except (asyncio.CancelledError, EngineTimeout):
-                self._abort(rid, routing_key)
-                raise
+        body = generate_body(tokens, label_ids, rid)
+        await self._acquire_slot(deadline)
+        try:
+            status, answer = await self._transport.post(
+                "/generate",
+                body,
+                deadline=deadline,
+                headers={"x-smg-routing-key": routing_key},
+            )
+        except (asyncio.CancelledError, EngineTimeout):
+            self._abort(rid, routing_key)
+            raise
+        finally:
+            self._slots.release()
         if status != 200:
             raise failure(status, answer)
         return parse_label_logprobs(answer, label_ids=label_ids, prompt_tokens=len(tokens), rid=rid)
@@ -220,17 +221,15 @@ class EngineClient:
                 status=400,
             )
 
-    @asynccontextmanager
-    async def _slot(self, deadline: float) -> AsyncIterator[None]:
+    async def _acquire_slot(self, deadline: float) -> None:
+        if not self._slots.locked():
+            await self._slots.acquire()  # at once
+            return
         try:
             async with asyncio.timeout_at(deadline):
                 await self._slots.acquire()
         except TimeoutError:
             raise EngineTimeout("No engine call became free before the deadline.") from None
-        try:
-            yield
-        finally:
-            self._slots.release()
 
     def _abort(self, rid: str, routing_key: str) -> None:
         if self._has_abort is False or len(self._aborts) >= self._max_aborts:
