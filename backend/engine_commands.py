@@ -33,14 +33,14 @@ def _stopping_the_start() -> Iterator[None]:
 
 @_stopping_the_start()
 def ready_sglang(
-    options: Options, config: Config, resources: ExitStack, say: Callable[[str], None]
+    options: Options, config: Config, until_ready: ExitStack, say: Callable[[str], None]
 ) -> EngineCommand:
     """How to start SGLang, with everything it needs in place. Blocks.
 
     Args:
         options: the command line; `sglang_python` is set.
         config: the settings.
-        resources: closed when the engine has ended.
+        until_ready: closed when the engine is ready, or has ended before.
         say: tells the person who started it; one line.
 
     Raises:
@@ -58,7 +58,7 @@ def ready_sglang(
             "OPENJEV_REVISION to a commit."
         )
     say(f"SGLang  {version}, {config.frontend} front, {python}")
-    key = resources.enter_context(key_file(config))
+    key = until_ready.enter_context(key_file(config))
     return _sglang(options, config, python, tokenizer=str(tokenizer), key_file=key)
 
 

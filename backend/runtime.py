@@ -83,6 +83,7 @@ async def run(
     url: str,
     config: Config,
     say: Callable[[str], None],
+    when_ready: Callable[[], object] = lambda: None,
 ) -> int:
     """Start everything, wait for what ends it, stop everything.
 
@@ -93,6 +94,7 @@ async def run(
         url: where `api` can be reached, or the engine without one.
         config: how long things may take, and what the engine must serve.
         say: tells the person who started it; one line.
+        when_ready: called when the start is over.
 
     Returns:
         The exit code: 0 after a signal, 1 after a failure, 130 after a second signal.
@@ -108,7 +110,7 @@ async def run(
         if engine is not None:
             engine.listen(progress.heard)
             await engine.start()
-        watched = Watched(engine, lifespan, url, config, progress, say)
+        watched = Watched(engine, lifespan, url, config, progress, say, when_ready)
         code = await first_of([_stop_asked(signals, say), *watched.watchers()])
     except StartupRefused as error:
         logger.error("The API cannot start: %s.", error)

@@ -65,42 +65,28 @@ def serve(options: Options, *, say: Callable[[str], None], check: Callable[[], o
     for warning in _warnings(options, config):
         say(f"Warning: {warning}")
     say(f"Model   {config.served_model_name} (profile {config.profile})")
-    with ExitStack() as resources:
+    with ExitStack() as resources, ExitStack() as until_ready:
         engine = None
         if options.sglang_python is not None:
-            engine = _sglang_engine(options, config, resources, say)
+            engine = _sglang_engine(options, config, until_ready, say)
         elif options.connect is None:
             engine = _embedded_engine(config, options.backend_port)
         say(f"Engine  {config.backend_url}")
+        start = partial(run, engine=engine, config=config, say=say, when_ready=until_ready.close)
         if not options.engine_only:
-            return _serve_api(options, config, engine, resources, say)
-        return asyncio.run(
-            run(
-                engine=engine,
-                api=None,
-                lifespan=None,
-                url=config.backend_url,
-                config=config,
-                say=say,
-            )
-        )
+            return _serve_api(options, config, start, resources, say)
+        return asyncio.run(start(api=None, lifespan=None, url=config.backend_url))
 
 
 def _serve_api(
     options: Options,
     config: Config,
-    engine: EngineProcess | None,
+    start: Callable[..., Coroutine[Any, Any, int]],
     resources: ExitStack,
     say: Callable[[str], None],
 ) -> int:
     listener = resources.enter_context(open_listener(options.host, options.port, "--port"))
-    start = partial(
-        run,
-        engine=engine,
-        url=_address(_reachable(options.host), options.port),
-        config=config,
-        say=say,
-    )
+    start = partial(start, url=_address(_reachable(options.host), options.port))
     address = _address(options.host, options.port)
     if options.workers > 1:
         say(f"API     {address} (starting {options.workers} workers)")
@@ -127,9 +113,9 @@ async def _run_workers(
 
 
 def _sglang_engine(
-    options: Options, config: Config, resources: ExitStack, say: Callable[[str], None]
+    options: Options, config: Config, until_ready: ExitStack, say: Callable[[str], None]
 ) -> EngineProcess:
-    command = ready_sglang(options, config, resources, say)
+    command = ready_sglang(options, config, until_ready, say)
     return EngineProcess(
         command.argv,
         environment=command.environment,

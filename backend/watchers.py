@@ -34,6 +34,7 @@ class Watched:
         config: how long things may take, and what the engine must be.
         progress: of the start.
         say: tells the person who started it; one line.
+        when_ready: called when the start is over.
     """
 
     engine: EngineProcess | None
@@ -42,6 +43,7 @@ class Watched:
     config: Config
     progress: StartProgress
     say: Callable[[str], None]
+    when_ready: Callable[[], object]
 
     def watchers(self) -> list[Coroutine[Any, Any, int]]:
         """What to wait for, all at once: the first that is done decides."""
@@ -68,6 +70,7 @@ class Watched:
                 self.progress.phase.value,
             )
             return FAILED
+        self.when_ready()
         self.say(f"Ready in {self.progress.seconds:.1f} s at {self.url}. Ctrl-C stops it.")
         if self.engine is None:  # one that runs elsewhere may come back
             await asyncio.Event().wait()

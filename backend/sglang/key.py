@@ -17,7 +17,10 @@ def checks_keys(config: Config) -> bool:
 
 @contextmanager
 def key_file(config: Config) -> Iterator[Path | None]:
-    """A file that gives SGLang its key, readable by this user only, while needed.
+    """A file that gives SGLang its key, readable by this user only.
+
+    SGLang reads it at its start and never again: leave the context once it answers, lest the file
+    outlives a process that is killed.
 
     Raises:
         LaunchError: SGLang cannot read such a key.

@@ -30,8 +30,8 @@ def configured(**environ):
 def ready(python, config, *flags):
     lines = []
     options = Options(sglang_python=str(python), sglang_flags=flags)
-    with ExitStack() as resources:
-        command = ready_sglang(options, config, resources, lines.append)
+    with ExitStack() as until_ready:
+        command = ready_sglang(options, config, until_ready, lines.append)
         assert command == foretold(options, config)
     return command, lines
 
@@ -56,11 +56,11 @@ def test_weights_that_may_change_are_warned_of(tmp_path, checkpoint, monkeypatch
     monkeypatch.setattr("backend.engine_commands.tokenizer_directory", lambda config: checkpoint)
     python = write_interpreter(tmp_path / "python")
     lines = []
-    with ExitStack() as resources:
+    with ExitStack() as until_ready:
         command = ready_sglang(
             Options(sglang_python=str(python)),
             configured(OPENJEV_MODEL="some/model"),
-            resources,
+            until_ready,
             lines.append,
         )
     assert lines[0].startswith("Warning: some/model is not pinned")
@@ -87,9 +87,9 @@ def test_the_key_reaches_sglang_by_a_file_that_is_gone_afterwards(tmp_path, chec
     config = configured(
         OPENJEV_MODEL=str(checkpoint), OPENJEV_FRONTEND="python", OPENJEV_BACKEND_API_KEY="sesame"
     )
-    with ExitStack() as resources:
+    with ExitStack() as until_ready:
         options = Options(sglang_python=str(python))
-        command = ready_sglang(options, config, resources, lambda line: None)
+        command = ready_sglang(options, config, until_ready, lambda line: None)
         file = Path(command.argv[command.argv.index("--config") + 1])
         assert "sesame" in file.read_text()
     assert not file.exists()

@@ -194,8 +194,9 @@ async def test_a_hang_up_that_nohup_ignores_stays_ignored(log, probes):
 
 async def test_ready_is_said_once_when_the_api_says_so_and_then_the_engine_is_watched(log, probes):
     probes.healthy.set_result(True)
-    task = start(log)
+    task = start(log, when_ready=lambda: log.append("start is over"))
     await until(log, "say Ready")
+    assert log[-2] == "start is over"
     while len(probes.asked) < 2:  # noqa: ASYNC110 - a plain list
         await asyncio.sleep(0)
     assert probes.asked == [("healthy", "http://here", 9.0), ("silent", "http://engine", 3.0)]
@@ -278,7 +279,7 @@ async def test_the_certainty_that_it_can_never_work_ends_it_with_code_1(log, pro
 
 async def test_never_ready_is_code_1(log, probes, caplog):
     probes.healthy.set_result(False)
-    assert await start(log) == 1
+    assert await start(log, when_ready=lambda: pytest.fail("it is not")) == 1
     assert (
         "Not ready within 9 seconds (OPENJEV_STARTUP_TIMEOUT): giving up while starting the engine."
         in caplog.text

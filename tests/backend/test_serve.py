@@ -1,6 +1,7 @@
 """What is settled and looked at before anything starts."""
 
 import socket
+import tempfile
 from contextlib import ExitStack
 
 import pytest
@@ -85,13 +86,40 @@ async def test_sglang_is_run_where_the_user_is_with_what_was_told(tmp_path, monk
     monkeypatch.setenv("OPENJEV_BACKEND_API_KEY", "sesame")
     python = write_interpreter(tmp_path / "python", started='pwd; echo "$0 $2 $4"; echo sesame')
     options = Options(sglang_python=str(python), backend_port=free_port())
-    with ExitStack() as resources:
-        engine = serving._sglang_engine(options, configure(options), resources, print)
+    with ExitStack() as until_ready:
+        engine = serving._sglang_engine(options, configure(options), until_ready, print)
         await engine.start()
         await engine.wait()
         words = await engine.last_words()
         await engine.stop(0)
     assert words == [str(tmp_path), f"{python} sglang.launch_server {tmp_path}", "***"]
+
+
+@pytest.mark.parametrize("becomes_ready", [True, False])
+def test_the_file_with_the_key_is_gone_once_sglang_is_ready_or_has_ended(
+    tmp_path, monkeypatch, becomes_ready
+):
+    monkeypatch.setenv("OPENJEV_MODEL", str(tmp_path))
+    monkeypatch.setenv("OPENJEV_BACKEND_API_KEY", "sesame")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def holding_keys():
+        return [path for path in tmp_path.rglob("*.yaml") if "sesame" in path.read_text()]
+
+    async def run(*, when_ready, **_parts):
+        assert len(holding_keys()) == 1
+        if becomes_ready:
+            when_ready()
+            assert holding_keys() == []
+        return 0
+
+    monkeypatch.setattr(serving, "run", run)
+    python = write_interpreter(tmp_path / "python")
+    options = Options(
+        sglang_python=str(python), frontend="python", backend_port=free_port(), engine_only=True
+    )
+    assert told(options)[0] == 0
+    assert holding_keys() == []
 
 
 def test_a_key_that_the_rust_front_ignores_is_told_of(monkeypatch):

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -64,9 +65,10 @@ def wait_for_calls(command, ports, count):
 
 
 def assert_key_is_hidden(command):
-    """It is in no argument list, which every user can read, and in no log."""
+    """It is in no argument list, which every user can read, in no log, and no more in a file."""
     arguments = [argument for process in command.descendants() for argument in process.cmdline()]
     assert ENGINE_KEY not in " ".join(arguments)
+    assert not [path for path in arguments if path.endswith(".yaml") and Path(path).exists()]
     assert ENGINE_KEY not in command.output
 
 
