@@ -86,12 +86,15 @@ class Channel(HttpToolsProtocol):
         """Take in a header; what follows a body is dropped.
 
         Raises:
-            ValueError: there are too many; the parser makes an error of its own of it.
+            ValueError: there are too many, or the body is encoded in a way that nobody decodes; the
+                parser makes an error of its own of it.
         """
         if not self._head_began:
             return
         if len(self.headers) >= MAX_HEADERS:
             raise ValueError("too many headers")
+        if name.lower() == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            raise ValueError("unknown transfer encoding")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -106,6 +109,8 @@ class Channel(HttpToolsProtocol):
             raise ValueError("too long a head")
         self._stop_waiting()
         self._head_began = False
+        if self.parser.get_http_version() == "1.0":  # which knows no such answer
+            self.expect_100_continue = False
         if not self.url.startswith(b"/"):
             self.url = _AUTHORITY.sub(b"/", self.url, count=1)
         super().on_headers_complete()

@@ -16,6 +16,10 @@ BROKEN = [
     POST + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
     POST + "Content-Length: " + "9" * 5000 + "\r\n\r\n",
     POST + "Transfer-Encoding: gzip\r\n\r\n",
+    POST + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n0\r\n\r\n",
     POST + "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
     GET + "X: " + "y" * 70_000 + "\r\n\r\n",
 ]

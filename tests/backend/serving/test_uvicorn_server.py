@@ -149,6 +149,12 @@ def test_much_framing_is_allowed_around_a_long_body(serving: Serving) -> None:
     assert say(serving, text).endswith("/? 20000")
 
 
+def test_only_clients_that_know_it_are_told_to_go_on(serving: Serving) -> None:
+    wait = "Expect: 100-continue\r\nConnection: close\r\nContent-Length: 1\r\n\r\n"
+    assert say(serving, POST + wait, "x").startswith("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200")
+    assert say(serving, POST.replace("/1.1", "/1.0") + wait, "x").startswith("HTTP/1.1 200 OK")
+
+
 def test_trailers_do_not_become_headers(serving: Serving) -> None:
     chunked = POST + "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: y\r\n\r\n"
     assert "/? 1" in say(serving, chunked + "nonsense\r\n\r\n")
