@@ -65,7 +65,7 @@ def serve(options: Options, *, say: Callable[[str], None], check: Callable[[], o
     for warning in _warnings(options, config):
         say(f"Warning: {warning}")
     say(f"Model   {config.served_model_name} (profile {config.profile})")
-    with ExitStack() as resources, ExitStack() as until_ready:
+    with ExitStack() as until_ready:
         engine = None
         if options.sglang_python is not None:
             engine = _sglang_engine(options, config, until_ready, say)
@@ -74,7 +74,7 @@ def serve(options: Options, *, say: Callable[[str], None], check: Callable[[], o
         say(f"Engine  {config.backend_url}")
         start = partial(run, engine=engine, config=config, say=say, when_ready=until_ready.close)
         if not options.engine_only:
-            return _serve_api(options, config, start, resources, say)
+            return _serve_api(options, config, start, say)
         return asyncio.run(start(api=None, lifespan=None, url=config.backend_url))
 
 
@@ -82,21 +82,20 @@ def _serve_api(
     options: Options,
     config: Config,
     start: Callable[..., Coroutine[Any, Any, int]],
-    resources: ExitStack,
     say: Callable[[str], None],
 ) -> int:
-    listener = resources.enter_context(open_listener(options.host, options.port, "--port"))
-    start = partial(start, url=_address(_reachable(options.host), options.port))
-    address = _address(options.host, options.port)
-    if options.workers > 1:
-        say(f"API     {address} (starting {options.workers} workers)")
-        return asyncio.run(_run_workers(options, listener, start))
-    say(f"API     {address} (starting)")
-    # imported not before the settings are final: it reads them
-    application = import_string(settings.ASGI_APPLICATION)
-    server = make_server(options.server, application, listener, config)
-    lifespan = Lifespan(application)
-    return server.run(lambda: start(api=server, lifespan=lifespan))
+    with open_listener(options.host, options.port, "--port") as listener:
+        start = partial(start, url=_address(_reachable(options.host), options.port))
+        address = _address(options.host, options.port)
+        if options.workers > 1:
+            say(f"API     {address} (starting {options.workers} workers)")
+            return asyncio.run(_run_workers(options, listener, start))
+        say(f"API     {address} (starting)")
+        # imported not before the settings are final: it reads them
+        application = import_string(settings.ASGI_APPLICATION)
+        server = make_server(options.server, application, listener, config)
+        lifespan = Lifespan(application)
+        return server.run(lambda: start(api=server, lifespan=lifespan))
 
 
 async def _run_workers(
