@@ -80,6 +80,8 @@ class ControlStrings:
         self._separator = re.compile(f"({self._pattern.pattern})")
         self._starts = frozenset(text[:n] for text in self.texts for n in range(1, len(text)))
         self._ends = frozenset(text[n:] for text in self.texts for n in range(1, len(text)))
+        self._first = frozenset(text[0] for text in self.texts)
+        self._last = frozenset(text[-1] for text in self.texts)
         self._longest = max(map(len, self.texts), default=0)
 
     def split(self, text: str) -> list[str]:
@@ -98,11 +100,22 @@ class ControlStrings:
             return text
         if len(text) < self._longest and any(text in control for control in self.texts):
             return placeholders.keep(text)
-        head = next((n for n in self._lengths(text) if text[:n] in self._ends), 0)
-        tail = next((n for n in self._lengths(text) if text[-n:] in self._starts), 0)
+        head, tail = self._head(text), self._tail(text)
         end = max(head, len(text) - tail)
         middle = self._pattern.sub(lambda found: placeholders.keep(found[0]), text[head:end])
         return placeholders.keep(text[:head]) + middle + placeholders.keep(text[end:])
+
+    def _head(self, text: str) -> int:
+        """How many characters at the beginning are the longest end of a control string."""
+        if self._last.isdisjoint(text[: self._longest]):
+            return 0  # nearly every text
+        return next((n for n in self._lengths(text) if text[:n] in self._ends), 0)
+
+    def _tail(self, text: str) -> int:
+        """How many characters at the end are the longest beginning of a control string."""
+        if self._first.isdisjoint(text[-self._longest :]):
+            return 0
+        return next((n for n in self._lengths(text) if text[-n:] in self._starts), 0)
 
     def _lengths(self, text: str) -> range:
         return range(min(len(text), self._longest), 0, -1)

@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
         self._body.clear()
         self._taken = 0
         self._begun = self._is_reusable = False
-        late = loop.call_at(deadline, self._fail, EngineTimeout())
+        late = loop.call_at(deadline, self._fail_late)
         try:
             if self.lost.done():
                 self._fail(self._gone())
@@ -122,6 +122,9 @@ class Connection(asyncio.Protocol):
         if self._exchanges:
             return ClosedWhileIdle("The engine closed the connection while it idled.")
         return EngineUnavailable("The engine closed the connection without an answer.")
+
+    def _fail_late(self) -> None:
+        self._fail(EngineTimeout())
 
     def _fail(self, error: EngineError) -> None:
         self._is_reusable = False

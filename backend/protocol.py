@@ -24,6 +24,7 @@ from backend.token_ids import TokenIds
 
 # float32 log-softmax may round the logarithm of 1 to slightly more than 0
 _ROUNDING_NATS = 1e-4
+_SAMPLING = '"sampling_params": {"temperature": 0, "max_new_tokens": 1}, "return_logprob": true'
 _TRY_LATER = frozenset({408, 429, 502, 503, 504})
 # a router's way to say that it did not reach the engine it chose
 _UNREACHED = b"call_upstream_request_error"
@@ -59,14 +60,11 @@ def generate_body(input_ids: TokenIds, label_ids: Sequence[int], rid: str) -> by
         label_ids: tokens whose log-probability is wanted.
         rid: the name by which the call can be aborted.
     """
-    head = {
-        "rid": rid,
-        "sampling_params": {"temperature": 0, "max_new_tokens": 1},
-        "return_logprob": True,
-        "token_ids_logprob": list(label_ids),
-    }
-    # the ids are most of the body and come already encoded
-    return f'{json.dumps(head)[:-1]}, "input_ids": [{input_ids.encoded}]}}'.encode()
+    # the input's ids are most of the body and come already encoded
+    return (
+        f'{{"rid": {json.dumps(rid)}, {_SAMPLING}, "token_ids_logprob": {[*label_ids]}, '
+        f'"input_ids": [{input_ids.encoded}]}}'
+    ).encode()
 
 
 def parse_label_logprobs(
