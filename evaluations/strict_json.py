@@ -80,9 +80,10 @@ class _Reader:
                 parse_constant=self._float,
             )
         except json.JSONDecodeError as error:
+            # some of them end with what is to follow
+            what = error.msg.removesuffix(" at").rstrip(": ")
             raise _malformed(
-                f"The body is not valid JSON: {error.msg} at line {error.lineno}, "
-                f"column {error.colno}."
+                f"The body is not valid JSON: {what} at line {error.lineno}, column {error.colno}."
             ) from None
         except ValueError:  # Python refuses to read whole numbers beyond some thousand digits
             raise _malformed("The body holds a number with too many digits.") from None

@@ -58,6 +58,20 @@ def test_what_is_not_json_is_refused(body: bytes) -> None:
     assert (fault.type, fault.loc) == ("json_invalid", ())
 
 
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (b'{"a": "b', "Unterminated string starting at line 1, column 7"),
+        (b'{"a":\n "\x01"}', "Invalid control character at line 2, column 3"),
+        (rb'{"a": "\q"}', r"Invalid \escape at line 1, column 8"),
+        (b'{"a" 1}', "Expecting ':' delimiter at line 1, column 6"),
+    ],
+)
+def test_the_place_of_a_fault_ends_the_sentence(body: bytes, what: str) -> None:
+    (fault,) = refused(body)
+    assert fault.message == f"The body is not valid JSON: {what}."
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
 @pytest.mark.parametrize(
     ("template", "loc"),
