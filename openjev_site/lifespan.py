@@ -127,13 +127,17 @@ class Lifespan:
         self._draining = True
         if not self._in_flight:
             return
-        logger.info("Waiting for %d requests in flight.", self._in_flight)
+        logger.info("Waiting for %s in flight.", _requests(self._in_flight))
         try:
             async with asyncio.timeout(self._drain_seconds):
                 await self._idle.wait()
         except TimeoutError:
             logger.warning(
-                "%d requests did not finish within %g seconds; stopping without them.",
-                self._in_flight,
+                "%s did not finish within %g seconds; stopping all the same.",
+                _requests(self._in_flight),
                 self._drain_seconds,
             )
+
+
+def _requests(number: int) -> str:
+    return "1 request" if number == 1 else f"{number} requests"

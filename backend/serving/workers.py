@@ -167,7 +167,10 @@ class Workers:
                 self._refuse("A worker of the API failed. It has said why.")
                 return
             self._deaths.append(asyncio.get_running_loop().time())
-            logger.error("A worker of the API ended by itself (exit code %d).", code)
+            if code == 0:
+                logger.warning("A worker of the API was asked to end, and is replaced.")
+            else:
+                logger.error("A worker of the API ended by itself (exit code %d).", code)
             if self._too_many_deaths():
                 self._refuse(
                     f"Workers of the API ended {MOST_DEATHS + 1} times within {DEATHS_SECONDS:g} "

@@ -126,8 +126,9 @@ async def test_a_first_request_that_cannot_start_it_leaves_it_to_the_next(
 
 
 async def test_shutdown_waits_for_requests_in_flight_and_refuses_new_ones(
-    runtime: FakeRuntime,
+    runtime: FakeRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     slow = Slow()
     app = around(slow, runtime)
     server = Server(app)
@@ -145,6 +146,7 @@ async def test_shutdown_waits_for_requests_in_flight_and_refuses_new_ones(
     assert refused.headers["retry-after"] == "2"
     assert refused.headers["connection"] == "close"
     assert runtime.events == ["start"]
+    assert "Waiting for 1 request in flight." in caplog.text
 
     slow.release.set()
     assert (await first).body == b"done"
@@ -163,7 +165,7 @@ async def test_a_request_that_never_ends_holds_the_shutdown_only_for_the_grace(
     server.tell("shutdown")
     assert (await server.hear())["type"] == "lifespan.shutdown.complete"
     assert runtime.events == ["start", "stop"]
-    assert "1 requests did not finish within 0.05 seconds" in caplog.text
+    assert "1 request did not finish within 0.05 seconds; stopping" in caplog.text
     slow.release.set()
     await stuck
 

@@ -112,6 +112,8 @@ def test_a_worker_that_is_asked_to_end_answers_first_and_is_replaced(start, port
     until(lambda: len([w for w in command.workers() if w.pid not in before]) == 2)
     until(lambda: not pids(ports) & before)
     assert command.process.poll() is None
+    assert command.output.count("A worker of the API was asked to end, and is replaced.") == 2
+    assert "ended by itself" not in command.output
 
 
 def test_workers_that_die_again_and_again_are_given_up(start, ports):
