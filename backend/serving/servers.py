@@ -5,6 +5,7 @@ Each has HTTP limits of its own making and is driven in the same way, by `backen
 """
 
 import socket
+import sys
 from collections.abc import Callable, Coroutine
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -48,8 +49,8 @@ def require_installed(name: str) -> None:
     """
     if find_spec(name) is None:
         raise LaunchError(
-            f"{name} is not installed. Run `pip install -r requirements-fast.txt`, or leave "
-            "--server out."
+            f"{name} is not installed. Run `{sys.executable} -m pip install -r "
+            "requirements-fast.txt`, or leave --server out."
         )
 
 

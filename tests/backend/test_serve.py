@@ -1,6 +1,7 @@
 """What is settled and looked at before anything starts."""
 
 import socket
+import sys
 import tempfile
 from contextlib import ExitStack
 
@@ -162,7 +163,7 @@ def test_of_two_taken_ports_the_apis_is_named(started):
 
 def test_a_server_that_is_not_installed_is_told_before_anything_starts(started, monkeypatch):
     monkeypatch.setattr("backend.serving.servers.find_spec", lambda name: None)
-    with pytest.raises(LaunchError, match=r"uvicorn is not installed.*requirements-fast\.txt"):
+    with pytest.raises(LaunchError, match=rf"uvicorn is not installed.*{sys.executable} -m pip"):
         told(Options(server="uvicorn", port=free_port(), backend_port=free_port()))
     assert started == {}
 
