@@ -267,6 +267,11 @@ def test_the_command_prints_a_report_and_writes_it_as_json(command, tmp_path):
     assert text.startswith("Asking http://x, which may take up to 1500 s")
     assert "(choice, noul, score)" in text
     assert "✓ mechanics probabilities sum to 1" in text
+    assert "  second request: 0.0" in text
+    assert (
+        "  server timing: prepare 1 ms, prefill 20 ms, branches 3 ms\n  prefix tokens: 61\n" in text
+    )
+    assert "cached tokens" not in text
     assert "answers make sense" in text
     written = json.loads(target.read_text())
     assert written["verdict"] == "ok"
@@ -291,6 +296,14 @@ def test_the_command_says_why_it_could_not_go_on(command):
         command(
             lambda request: httpx.Response(401, json={"error": {"message": "A key is needed."}})
         )
+
+
+def test_a_report_of_nothing_tells_no_figures(capsys):
+    arguments = ["http://127.0.0.1:9", "--timeout", "0.1"]
+    with pytest.raises(CommandError, match="does not work"):
+        call_command("smoke", *arguments, no_color=True)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "http://127.0.0.1:9"
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://[", "nothing", "http://two..dots", ""])

@@ -80,7 +80,7 @@ class Command(BaseCommand):
         self.stdout.flush()  # a pipe would keep it back until the end
 
     def _print(self, report: Report) -> None:
-        self.stdout.write(f"{report.url}  {report.model or ''}")
+        self.stdout.write(f"{report.url}  {report.model or ''}".rstrip())
         for check in report.checks:
             mark = self.style.SUCCESS("✓") if check.passed else self.style.ERROR("✗")
             self.stdout.write(f"  {mark} {check.kind:9} {check.name} ({check.found})")
@@ -142,20 +142,17 @@ def _write(report: Report, path: Path) -> None:
 
 
 def _figures(report: Report) -> list[tuple[str, str]]:
-    def seconds(value: float | None) -> str:
-        return "unknown" if value is None else f"{value:.2f} s"
-
+    """What is known, to be read by people; the JSON tells what is not."""
+    seconds = {
+        "waited": report.wait,
+        "start-up": report.startup_seconds,
+        "first request": report.latency_cold,
+        "second request": report.latency_warm,
+    }
     timing = ", ".join(f"{name} {value:.0f} ms" for name, value in report.server_timing.items())
-    tokens = (
-        "unknown" if n is None else str(n) for n in (report.prefix_tokens, report.cached_tokens)
-    )
+    tokens = {"prefix tokens": report.prefix_tokens, "cached tokens": report.cached_tokens}
     return [
-        ("waited", seconds(report.wait)),
-        ("start-up", seconds(report.startup_seconds)),
-        (
-            "first and second request",
-            f"{seconds(report.latency_cold)}, {seconds(report.latency_warm)}",
-        ),
-        ("server timing", timing or "unknown"),
-        ("prefix and cached tokens", ", ".join(tokens)),
+        *((name, f"{value:.2f} s") for name, value in seconds.items() if value is not None),
+        *([("server timing", timing)] if timing else []),
+        *((name, str(value)) for name, value in tokens.items() if value is not None),
     ]
