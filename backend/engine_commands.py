@@ -21,6 +21,7 @@ from backend.sglang.interpreter import TESTED_VERSION, installed_version, interp
 from backend.sglang.key import checks_keys, key_file
 
 _HIDDEN = "***"
+_ANY_PYTHON = "PATH_TO_PYTHON"
 
 
 @contextmanager
@@ -74,7 +75,7 @@ def foretold(options: Options, config: Config) -> EngineCommand:
         kept = config.weights_dir / weights.filename if weights else config.weights_dir
         path = Path(config.model).expanduser() if config.model else kept
         return embedded_command(config, path, port=options.backend_port)
-    given = os.path.expanduser(options.sglang_python or "python")
+    given = os.path.expanduser(options.sglang_python or _ANY_PYTHON)
     python = Path(shutil.which(given) or given)
     tokenizer = expected_directory(config) or config.model
     key = Path(_HIDDEN) if checks_keys(config) else None

@@ -100,7 +100,8 @@ class Command(BaseCommand):
         parser.add_argument(
             "--print-command",
             action="store_true",
-            help="show how the engine would be started, and start nothing",
+            help="show how the engine would be started, and start nothing; without "
+            "--sglang-python, PATH_TO_PYTHON stands in its place",
         )
         parser.add_argument(
             "sglang_flags", nargs="*", metavar="FLAG", help="after two dashes: flags for SGLang"
