@@ -1,17 +1,22 @@
 """How the benchmarks judge what they measure."""
 
 import json
+import subprocess
+import sys
 from itertools import islice
 from math import nan
+from pathlib import Path
 
 import pytest
 
+import benchmarks
 from benchmarks.api.bodies import evaluations, many_questions
 from benchmarks.api.curves import Curve
 from benchmarks.api.goals import Goal, settle
 from benchmarks.api.rows import Row, goals, table
 from benchmarks.api.servers import AIOHTTP, UVICORN
 
+ROOT = Path(__file__).parent.parent
 SIZES = (1, 2, 4, 8, 16, 32, 48, 64)
 
 
@@ -46,6 +51,13 @@ def test_one_missed_goal_fails_the_benchmark(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.splitlines()[-1] == "MISSED  rate: 1 (at least 2)"
 
 
+def test_a_goal_for_something_else_is_told_and_not_judged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settle([Goal("latency", 2.0, 1.0, applies=False)])
+    assert capsys.readouterr().out == "not judged  latency: 2 (at most 1)\n"
+
+
 def test_openjev_is_judged_beside_the_others() -> None:
     assert missed([row(AIOHTTP), row(UVICORN, cpu=0.5)]) == []
     slow, tail, errors = (
@@ -70,3 +82,27 @@ def test_no_two_evaluations_are_about_the_same_state() -> None:
     assert len({str(question) for question in made[0]["questions"].values()}) == 64
     first, second = islice(evaluations(fresh=True), 2)
     assert json.loads(first)["questions"] != json.loads(second)["questions"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["api", "api.stalls", "transport", "embedded"])
+def test_a_benchmark_says_in_a_sentence_what_to_install(name: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-S", "-m", f"benchmarks.{name}", "--help"],  # -S: nothing is installed
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert "is not installed, which this benchmark needs. Run `" in line
+    assert line.endswith(" -m pip install -r requirements-bench.txt`.")
+
+
+def test_other_failures_of_a_benchmark_keep_their_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for error in (ValueError("odd"), ModuleNotFoundError("odd", name="benchmarks.odd")):
+        benchmarks.tell_missing(type(error), error, None)
+        assert capsys.readouterr().err.endswith("Error: odd\n")

@@ -13,12 +13,19 @@ class Goal:
         measured: the figure.
         limit: that it has to reach, or not to exceed.
         at_least: whether more is better.
+        applies: whether the limit is one for what was measured; else it is told and not judged.
     """
 
     what: str
     measured: float
     limit: float
     at_least: bool = False
+    applies: bool = True
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether it applies and is not met."""
+        return self.applies and not self.is_met
 
     @property
     def is_met(self) -> bool:
@@ -29,12 +36,12 @@ class Goal:
 
     def __str__(self) -> str:
         bound = "at least" if self.at_least else "at most"
-        verdict = "met" if self.is_met else "MISSED"
+        verdict = "MISSED" if self.is_missed else "met" if self.applies else "not judged"
         return f"{verdict:6}  {self.what}: {self.measured:.3g} ({bound} {self.limit:g})"
 
 
 def settle(goals: Sequence[Goal]) -> None:
-    """Print the goals; end the program with exit code 1 if one is missed."""
+    """Print the goals; end the program with exit code 1 if one that applies is missed."""
     print("\n".join(map(str, goals)), flush=True)
-    if not all(goal.is_met for goal in goals):
+    if any(goal.is_missed for goal in goals):
         raise SystemExit(1)

@@ -8,6 +8,7 @@ from backend.embedded.model import Model
 from backend.embedded.scheduler import MAX_PASS_TOKENS
 from backend.embedded.threads import ComputePool
 from benchmarks.embedded import growth, prefill, ways
+from benchmarks.embedded.__main__ import main
 from benchmarks.embedded.asking import Work
 from benchmarks.embedded.growth import Point
 from benchmarks.embedded.taken import Taken
@@ -57,3 +58,16 @@ def test_many_questions_are_compared_with_whole_requests() -> None:
 
 def test_times_add_up() -> None:
     assert (Taken(1, 2) + Taken(2, 3)) * 2 == Taken(6, 10)
+
+
+def test_sizes_that_no_goal_is_set_for_are_not_judged_by_them(
+    tiny_gguf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--prefix", "30", "--questions", "2", "--question-tokens", "5"]
+    main(["--gguf", str(tiny_gguf), "--only", "ways", "prefill", "--rounds", "1", *sizes])
+    goals = capsys.readouterr().out.rpartition("\n\n")[2].splitlines()
+    judged = [goal for goal in goals if not goal.startswith("not judged  ")]
+    assert len(goals) == 5
+    assert [goal.partition(":")[0] for goal in judged] == [
+        "met     difference of probabilities between the ways"
+    ]
