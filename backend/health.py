@@ -58,6 +58,29 @@ async def wait_until_serving(config: Config, *, seconds: float) -> bool:
         await client.aclose()
 
 
+async def why_not_serving(config: Config) -> str:
+    """Ask the engine once more, and say why it does not serve, for whoever runs the server.
+
+    Takes at most 5 seconds.
+
+    Args:
+        config: the engine's address and key, and what it must be.
+
+    Returns:
+        One or more sentences that name the address; that it answers, if it does.
+    """
+    client = EngineClient(config.backend_url, api_key=config.backend_api_key)
+    try:
+        await require_described(client, config, deadline=_in(_PROBE_SECONDS))
+    except HOPELESS as error:
+        return why_hopeless(error, config)
+    except EngineError as error:
+        return f"Asked once more at {config.backend_url}: {error}"
+    finally:
+        await client.aclose()
+    return f"The engine at {config.backend_url} answers."
+
+
 async def wait_until_silent(config: Config, *, seconds: float) -> None:
     """Watch an engine that works; return when it has not been healthy for `seconds`.
 

@@ -13,7 +13,12 @@ from typing import Any
 from backend.config import Config
 from backend.engine_log import Phase
 from backend.errors import EngineMismatch
-from backend.health import wait_until_healthy, wait_until_serving, wait_until_silent
+from backend.health import (
+    wait_until_healthy,
+    wait_until_serving,
+    wait_until_silent,
+    why_not_serving,
+)
 from backend.lifespan import Served
 from backend.progress import StartProgress
 from backend.supervisor import EngineProcess
@@ -65,9 +70,10 @@ class Watched:
             telling.cancel()
         if not is_ready:
             logger.error(
-                "Not ready within %g seconds (OPENJEV_STARTUP_TIMEOUT): giving up while %s.",
+                "Not ready within %g seconds (OPENJEV_STARTUP_TIMEOUT): giving up while %s. %s",
                 self.config.startup_timeout,
                 self.progress.phase.value,
+                await why_not_serving(self.config),
             )
             return FAILED
         self.when_ready()

@@ -8,7 +8,12 @@ import pytest
 from backend import health
 from backend.config import load_config
 from backend.errors import EngineMismatch
-from backend.health import wait_until_healthy, wait_until_serving, wait_until_silent
+from backend.health import (
+    wait_until_healthy,
+    wait_until_serving,
+    wait_until_silent,
+    why_not_serving,
+)
 from tests.support.fake_engine import Fault
 
 
@@ -53,6 +58,17 @@ async def test_serving_needs_a_real_answer_besides_health(fake_engine, config):
 async def test_an_engine_that_never_answers_is_not_serving(fake_engine, config):
     fake_engine.play(Fault.HANG)
     assert not await wait_until_serving(config, seconds=0.2)
+
+
+async def test_why_it_does_not_serve_is_told_with_its_address(fake_engine, config):
+    async def why(**changes):
+        return await why_not_serving(replace(config, **changes))
+
+    assert await why() == f"The engine at {fake_engine.url} answers."
+    assert await why(backend_url="http://127.0.0.1:9") == (
+        "Asked once more at http://127.0.0.1:9: The engine cannot be reached."
+    )
+    assert f"The engine at {fake_engine.url} serves" in await why(served_model_name="other")
 
 
 async def test_serving_is_asked_with_the_engines_key(fake_engine, config):

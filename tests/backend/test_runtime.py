@@ -131,12 +131,16 @@ class Probes:
         self.asked.append(("silent", config.backend_url, seconds))
         await asyncio.shield(self.silent)
 
+    async def why_not_serving(self, config):
+        return f"At {config.backend_url} nothing answers."
+
 
 @pytest.fixture
 async def probes(monkeypatch):
     probes = Probes()
-    for name in ("wait_until_healthy", "wait_until_serving", "wait_until_silent"):
-        monkeypatch.setattr(watchers, name, getattr(probes, name))
+    for name in vars(Probes):
+        if name in vars(watchers):
+            monkeypatch.setattr(watchers, name, getattr(probes, name))
     return probes
 
 
@@ -281,9 +285,9 @@ async def test_never_ready_is_code_1(log, probes, caplog):
     probes.healthy.set_result(False)
     assert await start(log, when_ready=lambda: pytest.fail("it is not")) == 1
     assert (
-        "Not ready within 9 seconds (OPENJEV_STARTUP_TIMEOUT): giving up while starting the engine."
-        in caplog.text
-    )
+        "Not ready within 9 seconds (OPENJEV_STARTUP_TIMEOUT): giving up while starting the "
+        "engine. At http://engine nothing answers."
+    ) in caplog.text
     assert log[-1] == "engine stops 0"
 
 

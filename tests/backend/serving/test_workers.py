@@ -174,6 +174,7 @@ def test_what_never_becomes_ready_is_code_1(start, ports):
     )
     assert command.ends() == 1
     assert "Not ready within 2 seconds (OPENJEV_STARTUP_TIMEOUT)" in command.output
+    assert "at http://127.0.0.1:9: The engine cannot be reached." in command.output
 
 
 @pytest.fixture
