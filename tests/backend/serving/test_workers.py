@@ -161,7 +161,7 @@ def test_an_application_that_refuses_to_start_is_code_1(start, ports):
 
 def test_the_certainty_that_it_can_never_work_is_code_1_with_the_reason(start, ports):
     command = start(TINY, *ports, *TWO, "--grandchild", TINY_ASGI_UNFIT="1")
-    command.wait_for("fake engine on")
+    command.wait_for("starting the engine")  # it may be over before that has started
     processes = command.descendants()
     assert command.ends() == 1
     assert "waiting cannot help: The tiny model does not fit." in command.output
