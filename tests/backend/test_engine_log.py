@@ -61,7 +61,7 @@ def test_what_is_written_for_every_request_is_for_debugging(line, level):
         ("DP1 TP0 Loading safetensors checkpoint shards:   0% Completed", Phase.LOADING),
         ("Loading weights from qwen.gguf", Phase.LOADING),
         ("Capture decode CUDA graph begin. backend=full, bs=[1, 2]", Phase.CAPTURING),
-        ("Running FlashInfer autotune with cache: /root/.cache", Phase.CAPTURING),
+        ("Running FlashInfer autotune with cache: /cache", Phase.CAPTURING),
         ("Uvicorn running on http://127.0.0.1:31101 (Press CTRL+C to quit)", Phase.WARMING_UP),
         ("SGLANG_RUST_SERVER enabled, Rust server listen on 127.0.0.1:31101", Phase.WARMING_UP),
         ("The server is fired up and ready to roll!", Phase.CHECKING),

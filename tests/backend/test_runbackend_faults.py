@@ -87,7 +87,7 @@ def test_what_does_not_end_in_time_is_cut_short_with_an_error(serve, hang_in_the
     (asked,) = hang_in_the_engine(1)
     command.process.send_signal(signal.SIGTERM)
     assert command.ends() == 0
-    assert "1 requests did not finish within 0.5 seconds" in command.output
+    assert "1 request did not finish within 0.5 seconds" in command.output
     assert asked.status() == 503
 
 
