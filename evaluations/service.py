@@ -23,8 +23,9 @@ from evaluations.readout import Readout
 from evaluations.scoring import answer_from
 
 INLINE_CHARACTERS = 3000
-"""A longer request is rendered and encoded in a thread; a shorter one takes about a millisecond, of
-which going to a thread and back would be a tenth."""
+"""A longer request is rendered and encoded in a thread; a shorter one of ordinary text takes about
+a millisecond, of which going to a thread and back would be a tenth. Text that is random in many
+scripts takes up to four, without `fastokens`."""
 
 
 async def evaluate(

@@ -11,10 +11,10 @@ from functools import lru_cache
 from backend.token_ids import TokenIds
 from backend.tokenizer import ChatTokenizer, Piece
 
-MAX_ENTRIES = 2048
-MAX_CHARACTERS = 4096
-"""Of a suffix that is remembered. Its text and ids take at most about ten times as many bytes, all
-entries together at most about 80 MB and in practice, with questions of some lines, about 3 MB."""
+MAX_ENTRIES = 1024
+MAX_CHARACTERS = 2048
+"""Of a suffix that is remembered. A character is at most four bytes and so at most four tokens,
+each written in eight: 36 bytes, or 75 MB for all entries at their longest."""
 
 
 class Suffixes:
