@@ -27,10 +27,10 @@ async def application(scope, receive, send):
     in_flight += 1
     try:
         if scope["path"] == "/slow":
-            print("slow request", file=sys.stderr, flush=True)
+            _say("slow request")
             await asyncio.sleep(1.0)
         if scope["path"] == "/stuck":
-            print("stuck request", file=sys.stderr, flush=True)
+            _say("stuck request")
             await asyncio.sleep(300.0)
         if scope["path"] == "/reactor-stop":
             from twisted.internet import reactor
@@ -44,6 +44,11 @@ async def application(scope, receive, send):
         await send({"type": "http.response.body", "body": body})
     finally:
         in_flight -= 1
+
+
+def _say(line):
+    # In one write: `print` makes two of a line, and several workers write to one pipe.
+    os.write(sys.stderr.fileno(), f"{line}\n".encode())
 
 
 async def _engine_is_healthy():
@@ -71,6 +76,6 @@ async def _lifespan(scope, receive, send):
         else:
             while in_flight:  # noqa: ASYNC110 - a test's stand-in
                 await asyncio.sleep(0.01)
-            print("drained", file=sys.stderr, flush=True)
+            _say("drained")
             await send({"type": "lifespan.shutdown.complete"})
             return
