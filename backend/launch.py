@@ -37,11 +37,13 @@ class EngineCommand:
         argv: program and arguments.
         environment: the whole environment.
         secrets: texts that must not reach a log.
+        private: files with secrets, which must not outlive the engine or whoever starts it.
     """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False)
+    private: tuple[Path, ...] = ()
 
 
 def engine_url(port: int) -> str:

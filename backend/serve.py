@@ -120,6 +120,7 @@ def _sglang_engine(
         environment=command.environment,
         cwd=Path.cwd(),  # where paths among its flags lead from
         secrets=command.secrets,
+        private=command.private,
     )
 
 

@@ -39,6 +39,7 @@ class EngineProcess:
         environment: its whole environment.
         cwd: its working directory.
         secrets: texts that are replaced by `***` in what it says.
+        private: files that are removed when it ends, or we do, by whatever signal.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class EngineProcess:
         environment: Mapping[str, str],
         cwd: Path,
         secrets: Sequence[str] = (),
+        private: Sequence[Path] = (),
     ) -> None:
-        self._argv = [sys.executable, "-P", str(_KEEPER), *argv]
+        removed = [word for file in private for word in ("--remove", str(file))]
+        self._argv = [sys.executable, "-P", str(_KEEPER), *removed, *argv]
         self._environment = dict(environment)
         self._cwd = cwd
         self._last = deque[str](maxlen=_LAST_LINES)

@@ -79,6 +79,7 @@ def sglang_command(
         argv=(str(python), "-m", "sglang.launch_server", *arguments(flags)),
         environment=_environment(config, python, environ),
         secrets=config.secrets,
+        private=() if key_file is None else (key_file,),
     )
 
 

@@ -1,10 +1,11 @@
 """How SGLang learns its key: by a file, because every user of a machine can read a command line."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkstemp
 
 from backend.config import Config
 from backend.launch import LaunchError
@@ -19,8 +20,9 @@ def checks_keys(config: Config) -> bool:
 def key_file(config: Config) -> Iterator[Path | None]:
     """A file that gives SGLang its key, readable by this user only.
 
-    SGLang reads it at its start and never again: leave the context once it answers, lest the file
-    outlives a process that is killed.
+    SGLang reads it at its start and never again: leave the context once it answers. The engine's
+    keeper removes it as well (`EngineCommand.private`), for a process that is killed before it
+    gets there; only a kill in the moment before the keeper runs leaves the file.
 
     Raises:
         LaunchError: SGLang cannot read such a key.
@@ -33,8 +35,10 @@ def key_file(config: Config) -> Iterator[Path | None]:
             "OPENJEV_BACKEND_API_KEY begins with '-', which SGLang takes for a flag. Choose "
             "another key."
         )
-    with TemporaryDirectory(prefix="openjev-") as directory:
-        path = Path(directory, "sglang.yaml")
-        path.touch(mode=0o600)
-        path.write_text(json.dumps({"api-key": config.backend_api_key}))
-        yield path
+    descriptor, name = mkstemp(prefix="openjev-", suffix=".yaml")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"api-key": config.backend_api_key}, file)
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -35,6 +35,30 @@ def test_the_end_of_its_input_ends_the_command_and_its_children():
     process.stdout.close()
 
 
+def private(directory):
+    """Two files, and the options that name them."""
+    files = [directory / "one", directory / "two"]
+    for file in files:
+        file.touch()
+    return files, [word for file in files for word in ("--remove", str(file))]
+
+
+def test_private_files_do_not_outlive_the_starter(tmp_path):
+    files, options = private(tmp_path)
+    with start(keeper.__file__, *options, sys.executable, "-c", SLEEP) as process:
+        process.stdin.close()
+        assert process.wait(10) == -signal.SIGKILL
+    assert not any(file.exists() for file in files)
+
+
+def test_private_files_do_not_outlive_the_command(tmp_path):
+    files, options = private(tmp_path)
+    files[0].unlink()  # as the starter does when they are no longer needed
+    with start(keeper.__file__, *options, sys.executable, "-c", "raise SystemExit(5)") as process:
+        assert process.wait(10) == 5
+    assert not any(file.exists() for file in files)
+
+
 def test_a_request_to_end_that_comes_before_the_command_has_started_is_passed_on():
     early = (
         "import os, signal, subprocess, sys; from backend import keeper; start = subprocess.Popen\n"

@@ -11,6 +11,7 @@ import time
 import httpx
 import pytest
 
+from tests.support.interpreter import write_interpreter
 from tests.support.loopback import free_port
 from tests.support.running import COMMAND, TINY, Asking, assert_gone
 
@@ -91,6 +92,27 @@ def test_killing_the_command_leaves_no_engine(start, ports, server):
     processes = command.descendants()
     command.process.kill()
     assert_gone(processes)
+
+
+def test_killing_the_command_while_the_engine_starts_leaves_no_key(start, ports, tmp_path):
+    begun = 'echo "SGLang begins"; exec sleep 300'
+    python = write_interpreter(tmp_path / "python", started=begun)
+    options = ["--engine-only", "--sglang-python", python, "--frontend", "python"]
+    command = start(
+        COMMAND,
+        *ports,
+        *options,
+        OPENJEV_MODEL=str(tmp_path),
+        OPENJEV_BACKEND_API_KEY="open-sesame",
+        TMPDIR=str(tmp_path),
+    )
+    command.wait_for("SGLang begins")
+    (file,) = tmp_path.glob("*.yaml")
+    assert "open-sesame" in file.read_text()
+    processes = command.descendants()
+    command.process.kill()
+    assert_gone(processes)
+    assert not file.exists()
 
 
 def test_a_second_signal_ends_it_at_once(start, ports, server):

@@ -16,8 +16,14 @@ def test_the_key_is_in_a_file_of_this_user_only_while_needed():
     with key_file(config) as path:
         assert json.loads(path.read_text()) == {"api-key": "engine-key"}
         assert path.suffix == ".yaml"  # or SGLang refuses it
-        assert path.stat().st_mode & 0o077 == path.parent.stat().st_mode & 0o077 == 0
-    assert not path.parent.exists()
+        assert path.stat().st_mode & 0o077 == 0
+    assert not path.exists()
+
+
+def test_a_file_that_the_engines_keeper_has_removed_is_not_missed():
+    config, _ = load_config({**KEYS, "OPENJEV_FRONTEND": "python"})
+    with key_file(config) as path:
+        path.unlink()
 
 
 @pytest.mark.parametrize("environ", [{"OPENJEV_FRONTEND": "python"}, KEYS])
