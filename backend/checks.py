@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage, Error, Warning, register
 
 @register("openjev")
 def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """Report each problem of the environment; unknown variables are warnings."""
+    """Report each problem of the environment; unknown variables and short keys are warnings."""
     return [
         Error(problem.message, id="openjev.E001")
         if problem.fatal

@@ -26,6 +26,7 @@ from backend.setting_values import (
 PREFIX = "OPENJEV_"
 _PASSWORD = re.compile(r":[^/@]+@")
 MAX_LABELS = 255
+MIN_KEY_LENGTH = 8
 
 Value = str | int | float | None
 
@@ -99,8 +100,8 @@ class Problem:
 
     Attributes:
         variable: full name, `OPENJEV_…`.
-        message: a complete sentence with the bad value and what is allowed.
-        fatal: `False` for a variable that is merely unknown.
+        message: complete sentences with the bad value and what is allowed.
+        fatal: `False` for a variable that is merely unknown, or a key that is short.
     """
 
     variable: str
@@ -249,7 +250,7 @@ def load_config(environ: Mapping[str, str] = os.environ) -> tuple[Config, list[P
         except ValueError:
             problems.append(_refused(setting, given_text))
     config = _assemble(given)
-    problems += _contradictions(config)
+    problems += [*_contradictions(config), *_short_keys(config)]
     return config, sorted(problems, key=lambda problem: not problem.fatal)
 
 
@@ -279,6 +280,22 @@ def _contradictions(config: Config) -> list[Problem]:
         f"OPENJEV_MAX_INPUT_TOKENS ({config.max_input_tokens}). It must be at least as large."
     )
     return [Problem("OPENJEV_MAX_TOTAL_INPUT_TOKENS", message)]
+
+
+def _short_keys(config: Config) -> list[Problem]:
+    """Warnings: an engine that runs elsewhere may have such a key all the same."""
+    keys = {"API_KEY": config.api_key, "BACKEND_API_KEY": config.backend_api_key}
+    return [
+        Problem(
+            PREFIX + name,
+            f"{PREFIX}{name} has fewer than {MIN_KEY_LENGTH} characters. It is soon guessed, and "
+            "log lines of the engine that happen to hold the same characters show *** instead. "
+            "Choose a longer key.",
+            fatal=False,
+        )
+        for name, key in keys.items()
+        if key and len(key) < MIN_KEY_LENGTH
+    ]
 
 
 def _refused(setting: Setting, given_text: str) -> Problem:

@@ -93,10 +93,12 @@ async def test_settings_go_along_in_the_environment_and_keys_in_a_secret(tmp_pat
         "OPENJEV_FRONTEND": "python",
         "OPENJEV_SERVED_MODEL_NAME": "ours",
     }
-    plane = await deploy(tmp_path, **forwarded, OPENJEV_API_KEY="k-1", OPENJEV_MAX_ANSWERS="9")
+    plane = await deploy(
+        tmp_path, **forwarded, OPENJEV_API_KEY="key-of-ours", OPENJEV_MAX_ANSWERS="9"
+    )
     environment = plane.environment
     assert forwarded.items() <= environment.items()
-    assert environment["OPENJEV_API_KEY"] == "k-1"
+    assert environment["OPENJEV_API_KEY"] == "key-of-ours"
     assert "OPENJEV_MAX_ANSWERS" not in environment
     assert not [command for command in plane.dockerfile if "OPENJEV" in command]
 
@@ -117,6 +119,7 @@ def test_a_named_secret_is_used_instead_of_the_keys_of_this_shell(monkeypatch):
         ("OPENJEV_PROFILE", "embedded", "needs no GPU"),
         ("OPENJEV_FRONTEND", "go", "must be"),
         ("OPENJEV_API_KEY", "of two words", "OPENJEV_API_KEY is a value that is not allowed"),
+        ("OPENJEV_API_KEY", "k-1", "OPENJEV_API_KEY has fewer than 8 characters"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_before_anything_is_deployed(name, value, reason):

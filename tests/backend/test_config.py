@@ -75,6 +75,16 @@ def test_a_bad_key_is_named_but_never_shown(name):
     assert "top secret" not in message
 
 
+@pytest.mark.parametrize("name", ["API_KEY", "BACKEND_API_KEY"])
+def test_a_short_key_is_warned_of_and_taken_all_the_same(name):
+    config, (problem,) = load_config({f"OPENJEV_{name}": "@7@7@7@"})
+    assert problem.message.startswith(f"OPENJEV_{name} has fewer than 8 characters.")
+    assert "@7" not in problem.message
+    assert not problem.fatal
+    assert config.secrets == ("@7@7@7@",)
+    assert problems_of(**{name: "@7@7@7@7"}) == []
+
+
 def test_a_password_in_an_address_is_not_shown():
     (message,) = problems_of(BACKEND_URL="http://me:sesame@host")
     assert "OPENJEV_BACKEND_URL" in message

@@ -85,13 +85,15 @@ def test_a_missing_checkpoint_stops_both(tmp_path):
 def test_the_key_reaches_sglang_by_a_file_that_is_gone_afterwards(tmp_path, checkpoint):
     python = write_interpreter(tmp_path / "python")
     config = configured(
-        OPENJEV_MODEL=str(checkpoint), OPENJEV_FRONTEND="python", OPENJEV_BACKEND_API_KEY="sesame"
+        OPENJEV_MODEL=str(checkpoint),
+        OPENJEV_FRONTEND="python",
+        OPENJEV_BACKEND_API_KEY="open-sesame",
     )
     with ExitStack() as until_ready:
         options = Options(sglang_python=str(python))
         command = ready_sglang(options, config, until_ready, lambda line: None)
         file = Path(command.argv[command.argv.index("--config") + 1])
-        assert "sesame" in file.read_text()
+        assert "open-sesame" in file.read_text()
     assert not file.exists()
     assert "--config '***'" in shell_text(foretold(options, config))
 
