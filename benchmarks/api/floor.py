@@ -27,7 +27,7 @@ from evaluations.questions import (  # noqa: E402
 from evaluations.runtime import get_runtime  # noqa: E402
 
 
-class Body(msgspec.Struct):
+class Body(msgspec.Struct):  # type: ignore[misc] # its types are not looked at
     """The body, as the load sends it."""
 
     model: str

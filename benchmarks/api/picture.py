@@ -107,7 +107,9 @@ def _bars(
             for number in mine
         ]
         values = [heights[number] for number in mine]
-        errors = tops and [[0] * len(mine), [max(0, tops[n] - heights[n]) for n in mine]]
+        errors: list[list[float]] | None = None
+        if tops is not None:
+            errors = [[0.0] * len(mine), [max(0.0, tops[n] - heights[n]) for n in mine]]
         bars = axes.bar(places, values, width, color=colours[name], label=name, yerr=errors)
         texts = [f"{value:.0f}" if value >= 10 else f"{value:.1f}" for value in values]
         axes.bar_label(bars, texts, padding=2, fontsize=6, label_type="edge")

@@ -115,6 +115,7 @@ def build(client: Literal["httpx", "aiohttp"], engine_url: str) -> FastAPI:
         letter: tokenizer.encode(" " + letter, add_special_tokens=False).ids[0]
         for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     }
+    variables: dict[str, Any] = dict(template.variables)
     posts: list[Post] = []
 
     @asynccontextmanager
@@ -140,7 +141,8 @@ def build(client: Literal["httpx", "aiohttp"], engine_url: str) -> FastAPI:
 
     @app.post("/v1/systemone")
     async def evaluate(request: Request) -> dict[str, Any]:
-        rendered, _ = render_jinja_template(
+        # typed as one string, returns the rendered chats and their generation spans
+        rendered: Any = render_jinja_template(
             conversations=[
                 [
                     {"role": "user", "content": request.state},
@@ -149,9 +151,9 @@ def build(client: Literal["httpx", "aiohttp"], engine_url: str) -> FastAPI:
             ],
             chat_template=template.source,
             add_generation_prompt=True,
-            **template.variables,
+            **variables,
         )
-        before, after = rendered[0].split(_SLOT)
+        before, after = rendered[0][0].split(_SLOT)
         prefix = tokenizer.encode(before, add_special_tokens=False).ids
         key = uuid.uuid4().hex
         await ask(prefix, [labels["A"]], f"{key}.0000")
