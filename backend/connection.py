@@ -1,7 +1,10 @@
 """One HTTP/1.1 connection to an engine, for one exchange at a time.
 
 Trusts nothing that arrives: an answer is whole, in time and of bounded length, or it is an error.
-Knows nothing of other connections; when to use one again is `backend.transport`'s business.
+So an answer without a length, which ends with the connection, counts as broken off: nothing tells
+such a whole from a part, no SGLang and no router of its sends it, and HTTP/1.1 lets whatever stands
+between send chunks instead. Knows nothing of other connections; when to use one again is
+`backend.transport`'s business.
 """
 
 import asyncio

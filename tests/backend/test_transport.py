@@ -191,6 +191,19 @@ async def test_what_is_not_http_is_no_answer(pool, peer, raw, caplog):
     assert await pool.get("/x", deadline=soon()) == (200, b"{}")
 
 
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK", b"HTTP/1.0 200 OK\r\nconnection: close"])
+async def test_an_answer_that_only_the_end_of_its_connection_ends_is_not_known_to_be_whole(
+    pool, peer, head
+):
+    peer.script = [head + b"\r\n\r\n{}"]
+    call = asyncio.create_task(pool.get("/x", deadline=soon()))
+    await peer.until_asked(1)
+    peer.writers[0].close()
+    with pytest.raises(EngineProtocolError, match="broke off"):
+        await call
+    assert len(peer.requests) == 1
+
+
 async def test_an_answer_begun_on_a_kept_connection_is_not_asked_for_again(pool, peer):
     await pool.get("/x", deadline=soon())
     peer.script = [b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"]
