@@ -55,7 +55,7 @@ class Session:
             except SmokeError as error:
                 raise SmokeError(f"{error} {last}") from None
             except _WORTH_WAITING as error:
-                last = f"{type(error).__name__}: {error}"
+                last = _no_answer(error)
             else:
                 if response.status_code not in _NOT_YET:
                     return response, latency
@@ -84,12 +84,22 @@ class Session:
             raise SmokeError(f"{_TOO_LATE} {method} {path} was not answered.") from error
 
 
+def _no_answer(error: httpx.TransportError) -> str:
+    reason = str(error) or type(error).__name__
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return f"No connection can be made yet ({reason}); is this the server's address?"
+    return f"There was no answer ({reason})."
+
+
 def json_body(response: httpx.Response) -> Json:
     """Read the JSON object in an answer; anything else raises `SmokeError`."""
     try:
         body = response.json()
     except ValueError:
-        raise SmokeError(f"Not JSON was answered: {explain(response)}") from None
+        raise SmokeError(
+            f"{response.request.url.path} was answered {explain(response)}, and not with JSON; is "
+            "this OpenJev's address?"
+        ) from None
     if not isinstance(body, dict):
         raise SmokeError("The answer's body is not a JSON object.")
     return body

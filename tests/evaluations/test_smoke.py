@@ -112,6 +112,12 @@ def test_an_answer_of_another_form_is_an_error_not_a_crash(body):
     assert report.error
 
 
+def test_an_address_where_something_else_answers_is_told():
+    report = smoke(lambda request: httpx.Response(200))
+    assert report.error is not None
+    assert "/health was answered 200, and not with JSON" in report.error
+
+
 @pytest.mark.parametrize("status", [502, 503, 504, 529])
 def test_a_server_that_is_starting_is_waited_for(status):
     report = smoke(ContractServer(not_ready=3, status=status))
@@ -138,7 +144,7 @@ def test_a_long_wait_and_a_new_reason_are_told(monkeypatch):
         return server(request)
 
     smoke(refuse_first, say=said.append)
-    assert "ConnectError: refused" in said[0]
+    assert "No connection can be made yet (refused)" in said[0]
     assert sum("503: Starting." in line for line in said) > 1
 
 

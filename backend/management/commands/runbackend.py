@@ -21,8 +21,9 @@ _HELP = """\
 Start the engine and serve the public API.
 
 The profile's model is fetched on the first start and verified on every one. Ctrl-C or SIGTERM
-lets running evaluations finish, then ends both with exit code 0; if the engine dies, the command
-ends with 1.
+lets running evaluations finish, then ends both with exit code 0; a second one ends both at once,
+with 130; if the engine dies, the command ends with 1. Limits, keys and times are set by
+OPENJEV_* environment variables: README.md lists them.
 
 Engines of the `embedded` profiles need nothing else. The others need SGLang: name the Python it is
 installed for with --sglang-python, or the address of one that runs with --connect. What follows two
@@ -55,7 +56,10 @@ class Command(BaseCommand):
             "--profile", choices=list(PROFILES), help="model to serve; overrides OPENJEV_PROFILE"
         )
         parser.add_argument(
-            "--host", default="127.0.0.1", help="address of the API (default %(default)s)"
+            "--host",
+            default="127.0.0.1",
+            help="address of the API (default %(default)s); 0.0.0.0 lets other machines in: set "
+            "OPENJEV_API_KEY then",
         )
         parser.add_argument(
             "--port", type=_port, default=8000, help="port of the API (default %(default)s)"
@@ -81,13 +85,16 @@ class Command(BaseCommand):
         parser.add_argument(
             "--frontend",
             choices=["rust", "python"],
-            help="HTTP front of SGLang; overrides OPENJEV_FRONTEND",
+            help="HTTP front of the SGLang that is started: rust (the default) starts faster, "
+            "python checks OPENJEV_BACKEND_API_KEY and counts cached tokens; overrides "
+            "OPENJEV_FRONTEND",
         )
         parser.add_argument(
             "--server",
             choices=SERVERS,
             default="daphne",
-            help="what serves the API (default %(default)s)",
+            help="what serves the API (default %(default)s); uvicorn is faster, and installed with "
+            "requirements-fast.txt",
         )
         parser.add_argument(
             "--workers",
