@@ -7,5 +7,5 @@ what the application does. Its modules, by subject:
 * any server: `servers`, `base_server`, `acceptor`, `refusals`;
 * Daphne: `daphne_server`, `daphne_channel`, `plain_request`, `uploads`;
 * uvicorn: `uvicorn_server`, `uvicorn_channel`;
-* several processes on one port: `workers`, `worker`, `share`.
+* several processes on one port: `workers`, `worker`, `heartbeat`, `share`.
 """
