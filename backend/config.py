@@ -194,7 +194,8 @@ SETTINGS: tuple[Setting, ...] = (
         60,
         1,
         86_400,
-        "Seconds without an answer after which an engine that was started counts as dead.",
+        "Seconds without an answer after which an engine that was started, or one of several "
+        "processes of the API, counts as dead.",
     ),
     _seconds(
         "DRAIN_TIMEOUT", 30, 0, 86_400, "Seconds running evaluations may take to end at a stop."

@@ -89,7 +89,7 @@ def _serve_api(
         address = _address(options.host, options.port)
         if options.workers > 1:
             say(f"API     {address} (starting {options.workers} workers)")
-            return asyncio.run(_run_workers(options, listener, start))
+            return asyncio.run(_run_workers(options, config, listener, start))
         say(f"API     {address} (starting)")
         # imported not before the settings are final: it reads them
         application = import_string(settings.ASGI_APPLICATION)
@@ -99,7 +99,10 @@ def _serve_api(
 
 
 async def _run_workers(
-    options: Options, listener: socket.socket, start: Callable[..., Coroutine[Any, Any, int]]
+    options: Options,
+    config: Config,
+    listener: socket.socket,
+    start: Callable[..., Coroutine[Any, Any, int]],
 ) -> int:
     async with Workers(
         options.workers,
@@ -107,6 +110,7 @@ async def _run_workers(
         application=settings.ASGI_APPLICATION,
         server=options.server,
         environment=environment(options),
+        config=config,
     ) as workers:
         return await start(api=workers, lifespan=workers)
 

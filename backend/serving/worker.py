@@ -1,19 +1,21 @@
 """One process of the API, of several that share a port: a program that `workers` starts.
 
 Its standard input is a socket to whoever started it. There it says that it is ready, or why it can
-never be, and is told to stop. The end of that socket means that the starter has died: then nothing
-is left to be done, and the process ends at once.
+never be, that it was asked to end, and is told to stop. The end of that socket means that the
+starter has died: then nothing is left to be done, and the process ends at once. Its log lines name
+the process, and at SIGUSR1 it writes to standard error what every thread is doing.
 """
 
 import argparse
 import asyncio
+import faulthandler
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -26,15 +28,18 @@ from django.utils.module_loading import import_string
 from backend.config import Config
 from backend.lifespan import Lifespan, StartupRefused
 from backend.runtime import CLOSING_SECONDS, first_of, wind_up
+from backend.serving.heartbeat import beating, pause_for
 from backend.serving.servers import Server, make_server
 from backend.serving.share import Share, counters_in
 from backend.watchers import FAILED
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("backend.serving.worker")  # this module is run as a program
 
 READY = "ready"
 REFUSED = "refused "
+LEAVING = "leaving"
 STOP = "stop"
+SHOW_THREADS = signal.SIGUSR1
 
 _PAUSE_SECONDS = 0.2
 
@@ -53,14 +58,34 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--index", type=int, required=True)
     parser.add_argument("--late", action="store_true", help="accept nothing before it is ready")
     arguments = parser.parse_args(argv)
+    faulthandler.register(SHOW_THREADS)
+    _sign_log_lines()
     django.setup()
-    settings.OPENJEV_SHARE = Share(counters_in(arguments.counters), arguments.index)
+    counters = counters_in(arguments.counters)
+    settings.OPENJEV_SHARE = Share(counters.running, arguments.index)
     config: Config = settings.OPENJEV
     application: ASGI3Application = import_string(arguments.application)
     listener = socket.socket(fileno=arguments.listener)
     server = make_server(arguments.server, application, listener, config)
     starter = Starter(socket.socket(fileno=0))
-    return server.run(lambda: _work(server, application, starter, config, late=arguments.late))
+
+    def work() -> Coroutine[Any, Any, int]:
+        serving = _work(server, application, starter, config, late=arguments.late)
+        return beating(serving, counters.beats, arguments.index, pause_for(config.hang_timeout))
+
+    return server.run(work)
+
+
+def _sign_log_lines() -> None:
+    """Let each line of the log tell which of the processes has written it."""
+    make, sign = logging.getLogRecordFactory(), f"[{os.getpid()}]"
+
+    def make_signed(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(*args, **kwargs)
+        record.name += sign
+        return record
+
+    logging.setLogRecordFactory(make_signed)
 
 
 class Starter:
@@ -84,17 +109,19 @@ class Starter:
     def say(self, line: str) -> None:
         """Tell it something; that it has died is noticed elsewhere."""
         with suppress(ConnectionError):
-            self._connection.sendall(line.encode() + b"\n")
+            self._connection.sendall(line.encode(errors="backslashreplace") + b"\n")
 
     async def stop_asked(self) -> int:
-        """Wait until it wants an end; returns the exit code."""
+        """Wait until an end is wanted, and confirm it; returns the exit code."""
         await self._stop.wait()
+        self.say(LEAVING)
         return 0
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         with suppress(ConnectionError), self._connection.makefile() as lines:
             for _ in lines:  # there is but one thing to say
-                loop.call_soon_threadsafe(self._stop.set)
+                with suppress(RuntimeError):  # the loop has been closed, for another reason
+                    loop.call_soon_threadsafe(self._stop.set)
         os._exit(FAILED)
 
 

@@ -35,7 +35,7 @@ def test_limits_hold_for_all_processes_together(tiny_gguf: Path, server: str) ->
         for worker in product.command.workers():  # with what it has counted
             worker.kill()
         product.script(fault="none", suffix=".0000")
-        product.command.wait_for("A worker of the API ended by itself")
+        product.command.wait_for("ended by itself")
         product.until_running(0)
         for one in held:
             one.join(10)

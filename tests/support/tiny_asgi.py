@@ -1,8 +1,8 @@
 """A tiny ASGI application for tests of the server: health, a slow answer, and a lifespan log.
 
 `/health` asks the engine that the settings name; `/pid` names the process; `/slow` answers after a
-second, `/stuck` never; `/reactor-stop` stops Twisted behind our back; everything else answers at
-once. On shut-down it waits for requests in flight and prints `drained`.
+second, `/stuck` never; `/hang` blocks the loop; `/reactor-stop` stops Twisted behind our back;
+everything else answers at once. On shut-down it waits for requests in flight and prints `drained`.
 With `TINY_ASGI_REFUSES` set it refuses to start; with `TINY_ASGI_UNFIT` it finds out later that it
 can never work.
 """
@@ -10,6 +10,7 @@ can never work.
 import asyncio
 import os
 import sys
+import time
 
 from django.conf import settings
 
@@ -32,6 +33,8 @@ async def application(scope, receive, send):
         if scope["path"] == "/stuck":
             _say("stuck request")
             await asyncio.sleep(300.0)
+        if scope["path"] == "/hang":
+            time.sleep(300.0)  # noqa: ASYNC251 - that is the point
         if scope["path"] == "/reactor-stop":
             from twisted.internet import reactor
 

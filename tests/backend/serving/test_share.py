@@ -23,9 +23,9 @@ def test_a_process_of_its_own_has_everything():
 def test_other_processes_see_what_is_counted():
     with counters_file(2) as file:
         ours = counters_in(file.fileno())
-        ours[0] = 3
+        ours.running[0] = 3
         code = "import sys; from backend.serving.share import counters_in;"
-        code += "them = counters_in(int(sys.argv[1])); them[1] = them[0] + 2"
+        code += "them = counters_in(int(sys.argv[1])); them.beats[1] = them.running[0] + 2"
         argv = [sys.executable, "-c", code, str(file.fileno())]
         subprocess.run(argv, check=True, pass_fds=[file.fileno()])
-        assert list(ours) == [3, 5]
+        assert [list(counts) for counts in ours] == [[3, 0], [0, 5]]

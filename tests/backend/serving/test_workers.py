@@ -2,17 +2,23 @@
 
 import asyncio
 import os
+import re
 import signal
+import subprocess
 import sys
+import tempfile
 import time
+from itertools import pairwise
 
+import httpx
 import psutil
 import pytest
 
-from backend.launch import open_listener
+from backend.config import load_config
+from backend.launch import LaunchError, open_listener
 from backend.lifespan import StartupRefused
-from backend.serving.workers import MOST_DEATHS, Workers
-from tests.support.loopback import free_port
+from backend.serving.workers import MOST_DEATHS, REPLACEMENT_SECONDS, Workers
+from tests.support.loopback import ROOT, free_port
 from tests.support.running import TINY, Asking, assert_gone
 
 pytestmark = pytest.mark.process
@@ -92,7 +98,7 @@ def test_a_worker_that_dies_is_replaced_while_the_others_serve(start, ports, ser
     command.wait_for("Ready in ")
     dies, stays = command.workers()
     dies.kill()
-    command.wait_for("A worker of the API ended by itself (exit code -9)")
+    command.wait_for(f"A worker of the API (process {dies.pid}) ended by itself (exit code -9).")
     until(lambda: len(pids(ports) - {dies.pid}) == 2)
     assert stays.is_running()
     assert len(command.workers()) == 2
@@ -112,8 +118,56 @@ def test_a_worker_that_is_asked_to_end_answers_first_and_is_replaced(start, port
     until(lambda: len([w for w in command.workers() if w.pid not in before]) == 2)
     until(lambda: not pids(ports) & before)
     assert command.process.poll() is None
-    assert command.output.count("A worker of the API was asked to end, and is replaced.") == 2
+    for pid in before:
+        said = f"A worker of the API (process {pid}) was asked to end, and is replaced."
+        assert said in command.output
     assert "ended by itself" not in command.output
+
+
+def assert_replaced(command, ports, gone, stays):
+    """One is no more, the other is left alone, and there are two again, who serve."""
+    said = f"A worker of the API (process {gone.pid}) has not moved for 3 seconds"
+    command.wait_for(f"{said} (OPENJEV_HANG_TIMEOUT) and is killed.")
+    until(lambda: len(pids(ports)) == 2)
+    assert gone.pid not in pids(ports)
+    assert not gone.is_running()
+    assert stays in command.workers()
+    assert "ended by itself" not in command.output
+    command.process.send_signal(signal.SIGTERM)
+    assert command.ends() == 0
+
+
+def test_a_worker_whose_loop_hangs_is_killed_and_replaced(start, ports, server):
+    command = start(TINY, *ports, *server, OPENJEV_HANG_TIMEOUT="3")
+    command.wait_for("Ready in ")
+    before = command.workers()
+    asked = Asking("GET", at(ports, "/hang"))
+    command.wait_for("has not moved")
+    said = re.search(r"\(process (\d+)\) has not moved", command.output)
+    (gone,) = [worker for worker in before if worker.pid == int(said[1])]
+    (stays,) = [worker for worker in before if worker != gone]
+    assert_replaced(command, ports, gone, stays)
+    assert re.search(r'tiny_asgi.py", line \d+ in application', command.output)  # where it hung
+    asked.join(5)
+    assert isinstance(asked.answer, httpx.TransportError)
+
+
+def test_a_worker_that_is_stopped_is_killed_and_replaced(start, ports):
+    command = start(TINY, *ports, *TWO, OPENJEV_HANG_TIMEOUT="3")
+    command.wait_for("Ready in ")
+    gone, stays = command.workers()
+    gone.suspend()
+    assert_replaced(command, ports, gone, stays)
+
+
+def test_the_end_does_not_wait_for_one_that_hangs(start, ports):
+    command = start(TINY, *ports, *TWO, OPENJEV_HANG_TIMEOUT="3")
+    command.wait_for("Ready in ")
+    processes = command.descendants()
+    command.workers()[0].suspend()
+    command.process.send_signal(signal.SIGTERM)
+    assert command.ends() == 0  # within less than OPENJEV_DRAIN_TIMEOUT
+    assert_gone(processes)
 
 
 def test_workers_that_die_again_and_again_are_given_up(start, ports):
@@ -155,7 +209,9 @@ def test_a_terminal_asks_only_the_command_to_end(start, ports):
 def test_an_application_that_refuses_to_start_is_code_1(start, ports):
     command = start(TINY, *ports, *TWO, TINY_ASGI_REFUSES="1")
     assert command.ends() == 1
-    assert "The API cannot start: no readout." in command.output
+    told = re.findall(r"worker\[(\d+)\] \| The API cannot start: no readout\.", command.output)
+    assert told  # by process
+    assert str(command.process.pid) not in told
     assert "A worker of the API failed." in command.output
 
 
@@ -177,19 +233,87 @@ def test_what_never_becomes_ready_is_code_1(start, ports):
     assert "at http://127.0.0.1:9: The engine cannot be reached." in command.output
 
 
+TOLD_TOO_LATE = """
+import asyncio, socket, time
+from backend.serving.worker import Starter
+ours, theirs = socket.socketpair()
+async def main():
+    Starter(theirs).listen()
+asyncio.run(main())
+ours.sendall(b"stop\\n")
+ours.close()
+time.sleep(60)
+"""
+
+
+def test_one_that_ends_already_may_be_told_to():
+    ended = subprocess.run(
+        [sys.executable, "-c", TOLD_TOO_LATE], cwd=ROOT, capture_output=True, timeout=30, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (1, "")  # ours is the end of its starter
+
+
 @pytest.fixture
-async def workers():
+def settings():
+    """What the workers below are held to."""
+    return {}
+
+
+@pytest.fixture
+async def workers(settings):
     """Two that are not started; what they run, the test may choose."""
+    config, _ = load_config(settings)
     with open_listener("127.0.0.1", free_port(), "--port") as listener:
         async with Workers(
-            2, listener, application="", server="uvicorn", environment=os.environ
+            2, listener, application="", server="uvicorn", environment=os.environ, config=config
         ) as workers:
             yield workers
 
 
+def program(text):
+    return [sys.executable, "-c", text]
+
+
 MISSING = ["/missing/python"]
-KILLED = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
-DEAF = [sys.executable, "-c", "import time; time.sleep(60)"]
+KILLED = program("import os; os.kill(os.getpid(), 9)")
+TERMINATED = program("import os; os.kill(os.getpid(), 15)")
+ENDS = program("")
+LEAVES = program("import os; os.write(0, b'leaving\\n')")
+DEAF = program("import time; time.sleep(60)")
+SILENT = program("import os, time; os.write(0, b'ready\\n'); time.sleep(60)")
+FAILS = program("raise SystemExit(1)")
+FAILS_LATER = program("import os; os.write(0, b'ready\\n'); raise SystemExit(1)")
+REFUSES = program("import os, time; os.write(0, b'refused so\\n'); time.sleep(60)")
+REFUSES_LATER = program("import os, time; os.write(0, b'ready\\nrefused so\\n'); time.sleep(60)")
+
+
+def note_starts(workers, monkeypatch):
+    """Each start of a worker from now on, and whether it waits before it accepts."""
+    starts = []
+    start = workers._start
+
+    async def noting(index, *, late):
+        worker = await start(index, late=late)
+        starts.append((worker, late))
+        return worker
+
+    monkeypatch.setattr(workers, "_start", noting)
+    return starts
+
+
+async def becomes(condition):
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - no such event
+            await asyncio.sleep(0.01)
+
+
+async def refusal(workers):
+    async with asyncio.timeout(20):
+        return await workers.refused()
+
+
+MUCH_LESS_THAN_A_REPLACEMENT = REPLACEMENT_SECONDS / 2
+GIVEN_UP = f"Workers of the API ended {MOST_DEATHS + 1} times within 60 seconds."
 
 
 async def test_workers_that_cannot_be_started_are_a_refusal(workers):
@@ -202,10 +326,35 @@ async def test_a_worker_that_cannot_be_replaced_is_given_up(workers):
     workers._argv = KILLED
     await workers.startup()
     workers._argv = MISSING
-    async with asyncio.timeout(10):
-        assert await workers.refused() == (
-            "A worker of the API could not be replaced: No such file or directory."
-        )
+    assert await refusal(workers) == (
+        "A worker of the API could not be replaced: No such file or directory."
+    )
+
+
+async def test_one_that_cannot_be_spoken_to_is_not_left(workers, monkeypatch):
+    others = set(psutil.Process().children())
+    processes = set()
+
+    async def fails(**_):
+        processes.update(set(psutil.Process().children()) - others)
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(asyncio, "open_connection", fails)
+    workers._argv = DEAF
+    with pytest.raises(StartupRefused, match="could not be started: Too many open files"):
+        await workers.startup()
+    assert len(processes) == 1
+    assert_gone(list(processes))
+
+
+async def test_no_place_for_what_they_share_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    config, _ = load_config({})
+    with (
+        open_listener("127.0.0.1", free_port(), "--port") as listener,
+        pytest.raises(LaunchError, match=r"temporary directory \(No such file or directory\)"),
+    ):
+        Workers(2, listener, application="", server="", environment={}, config=config)
 
 
 async def test_those_that_do_not_end_are_killed_with_the_context(workers):
@@ -226,7 +375,122 @@ async def test_deaths_long_ago_do_not_count(workers, monkeypatch):
     monkeypatch.setattr("backend.serving.workers.DEATHS_SECONDS", 0.0)
     workers._argv = KILLED
     await workers.startup()
-    while len(workers._deaths) <= MOST_DEATHS:  # noqa: ASYNC110 - no such event
-        await asyncio.sleep(0.01)
+    await becomes(lambda: len(workers._deaths) > MOST_DEATHS)
     workers._argv = DEAF
     assert not workers._refusal.done()
+
+
+@pytest.mark.parametrize("argv", [KILLED, ENDS, FAILS_LATER])
+async def test_an_end_that_nobody_asked_for_is_a_death(workers, argv):
+    workers._argv = argv
+    await workers.startup()
+    assert await refusal(workers) == GIVEN_UP
+
+
+async def test_one_that_has_never_worked_and_fails_is_given_up_at_once(workers):
+    workers._argv = FAILS
+    await workers.startup()
+    assert await refusal(workers) == "A worker of the API failed. It has said why."
+    assert not workers._deaths
+
+
+@pytest.mark.parametrize("argv", [LEAVES, TERMINATED])
+async def test_an_end_that_was_asked_for_is_no_death(workers, monkeypatch, caplog, argv):
+    monkeypatch.setattr("backend.serving.workers.REPLACEMENT_SECONDS", 0.0)
+    workers._argv = argv
+    await workers.startup()
+    await becomes(lambda: caplog.text.count("was asked to end") > 2 * MOST_DEATHS)
+    assert not workers._deaths
+    assert not workers._refusal.done()
+
+
+async def test_one_that_is_asked_again_and_again_is_replaced_at_leisure(workers, monkeypatch):
+    monkeypatch.setattr("backend.serving.workers.REPLACEMENT_SECONDS", 1.0)
+    starts = note_starts(workers, monkeypatch)
+    workers._argv = LEAVES
+    await workers.startup()
+    await becomes(lambda: len(starts) >= 6)
+    times = [worker.started_at for worker, _ in starts if worker.index == 0]
+    assert len(times) > 1
+    assert all(later - earlier >= 1.0 for earlier, later in pairwise(times))
+
+
+async def test_a_replacement_says_that_all_are_starting_but_waits_where_others_serve(
+    workers, monkeypatch
+):
+    starts = note_starts(workers, monkeypatch)
+    workers._argv = KILLED
+    await workers.startup()
+    await becomes(lambda: len(starts) > 2)
+    workers._argv = SILENT
+    await becomes(workers._all_ready.is_set)
+    assert not any(late for _, late in starts)
+    workers._workers[0].process.kill()
+    await becomes(lambda: starts[-1][1])
+
+
+async def test_packages_where_the_command_is_started_are_not_taken_for_ours(
+    workers, monkeypatch, tmp_path
+):
+    (tmp_path / "backend").mkdir()
+    (tmp_path / "backend" / "__init__.py").write_text("raise SystemExit(42)")
+    monkeypatch.chdir(tmp_path)
+    await workers.startup()
+    # ours finds no application
+    assert await refusal(workers) == "A worker of the API failed. It has said why."
+
+
+async def test_the_end_waits_for_no_replacement(workers, caplog):
+    workers._argv = LEAVES
+    await workers.startup()
+    await becomes(lambda: caplog.text.count("was asked to end") == 2)
+    await workers.stop_accepting()
+    async with asyncio.timeout(MUCH_LESS_THAN_A_REPLACEMENT):
+        await workers.shutdown(60)
+    assert all(task.done() for task in workers._tasks)
+    assert caplog.text.count("was asked to end") == 2
+
+
+async def test_a_refusal_of_one_that_has_worked_ends_nothing(workers):
+    workers._argv = REFUSES_LATER
+    await workers.startup()
+    async with asyncio.timeout(20):
+        await workers.ready()
+    workers._argv = REFUSES
+    for worker in workers._workers.values():
+        worker.process.kill()
+    heard = workers._hear
+    said = []
+    workers._hear = lambda worker, line: (heard(worker, line), said.append(line))
+    await becomes(lambda: said.count("refused so") == 2)
+    assert not workers._refusal.done()
+
+
+class TestSilence:
+    @pytest.fixture
+    def settings(self):
+        return {"OPENJEV_HANG_TIMEOUT": "1", "OPENJEV_STARTUP_TIMEOUT": "2"}
+
+    async def test_one_that_was_ready_has_the_one_time(self, workers, caplog):
+        workers._argv = SILENT
+        await workers.startup()
+        workers._counters.running[0] = 7  # what it has admitted is taken back
+        await becomes(lambda: len(workers._deaths) >= 2)
+        said = (
+            r"\(process \d+\) has not moved for 1 seconds \(OPENJEV_HANG_TIMEOUT\) and is killed\."
+        )
+        assert re.search(said, caplog.text)
+        assert workers._counters.running[0] == 0
+        assert "ended by itself" not in caplog.text
+
+    async def test_one_that_starts_has_the_other(self, workers, caplog):
+        workers._argv = DEAF
+        await workers.startup()
+        await becomes(lambda: workers._deaths)
+        assert "has not moved for 2 seconds (OPENJEV_STARTUP_TIMEOUT)" in caplog.text
+        assert "HANG_TIMEOUT" not in caplog.text
+
+    async def test_those_that_hang_again_and_again_are_given_up(self, workers):
+        workers._argv = SILENT
+        await workers.startup()
+        assert await refusal(workers) == GIVEN_UP
