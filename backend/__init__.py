@@ -6,6 +6,7 @@ public HTTP requests, and never imports `evaluations`. Its modules, by subject:
 * settings: `config`, `setting_values`, `profiles`, `checks`, `apps`;
 * text to token ids: `tokenizer`, `chat_template`, `vocabulary`, `plain_encoder`, `token_ids`,
   `checkpoint`;
+* JSON: `fast_json`;
 * calls to any engine that speaks SGLang's protocol: `engine`, `client`, `protocol`, `transport`,
   `connection`, `errors`;
 * whether it is the right one, and works: `description`, `fit`, `health`;

@@ -9,8 +9,7 @@ may hold file paths and the prompt.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from backend.errors import (
     EngineBusy,
@@ -20,6 +19,7 @@ from backend.errors import (
     EngineUnavailable,
     UnusableLogprobs,
 )
+from backend.fast_json import loads
 from backend.token_ids import TokenIds
 
 # float32 log-softmax may round the logarithm of 1 to slightly more than 0
@@ -30,8 +30,7 @@ _TRY_LATER = frozenset({408, 429, 502, 503, 504})
 _UNREACHED = b"call_upstream_request_error"
 
 
-@dataclass(frozen=True, slots=True)
-class LabelLogprobs:
+class LabelLogprobs(NamedTuple):
     """What one call says about the next token.
 
     Attributes:
@@ -172,7 +171,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
         EngineProtocolError: the body is anything else.
     """
     try:
-        parsed = json.loads(body)
+        parsed = loads(body)
     except (ValueError, RecursionError):
         raise EngineProtocolError("The engine's answer is not JSON.") from None
     if not isinstance(parsed, dict):

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
+from backend.fast_json import dumps
+
 
 @dataclass(frozen=True, slots=True)
 class TokenIds(Sequence[int]):
@@ -27,18 +29,18 @@ class TokenIds(Sequence[int]):
 
     @classmethod
     def of(cls, ids: Sequence[int]) -> "TokenIds":
-        """Write `ids`; takes about a millisecond for 10,000 of them."""
+        """Write `ids`; takes less than a millisecond for 10,000 of them."""
         if isinstance(ids, TokenIds):
             return ids
         if not ids:
             return cls("", 0, 0, 0)
-        return cls(json.dumps(list(ids))[1:-1], len(ids), min(ids), max(ids))
+        return cls(dumps([*ids])[1:-1].decode(), len(ids), min(ids), max(ids))
 
     def __add__(self, other: "TokenIds") -> "TokenIds":
         if not (self.length and other.length):
             return self if self.length else other
         return TokenIds(
-            f"{self.encoded}, {other.encoded}",
+            f"{self.encoded},{other.encoded}",
             self.length + other.length,
             min(self.lowest, other.lowest),
             max(self.highest, other.highest),

@@ -3,8 +3,10 @@
 Numbers go out unrounded, entries in the order of the request.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from rest_framework import serializers
@@ -14,21 +16,25 @@ from evaluations.questions import Answer, ChoiceAnswer, Evaluation, NoulAnswer, 
 
 
 class PlainSerializer(serializers.Serializer[Any]):
-    """A serializer whose fields all have a value, which go out field by field.
+    """A serializer whose fields are the attributes of one class, and all have a value.
 
-    Upstream looks for relations and nulls at every field, which takes longer than the rest.
+    Upstream looks for relations, keys and nulls at every field, which takes longer than the rest.
     """
 
     @cached_property
-    def _written(self) -> list[tuple[str, Any]]:
-        return list(self.fields.items())
+    def _written(self) -> list[tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]:
+        return [
+            (
+                name,
+                field.get_attribute if isinstance(field, TypeField) else attrgetter(name),
+                field.to_representation,
+            )
+            for name, field in self.fields.items()
+        ]
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
         """Write an object out."""
-        return {
-            name: field.to_representation(field.get_attribute(instance))
-            for name, field in self._written
-        }
+        return {name: write(read(instance)) for name, read, write in self._written}
 
 
 class IndexedField(StrictField):
@@ -182,6 +188,13 @@ class LivenessSerializer(serializers.Serializer[Any]):
     status = serializers.ChoiceField(choices=["ok"])
 
 
+@dataclass(frozen=True, slots=True)
+class _Result:
+    model: str
+    answers: Mapping[str, Answer]
+    usage: Evaluation
+
+
 _RESULT = EvaluationResultSerializer()
 
 
@@ -192,16 +205,7 @@ def evaluation_body(model: str, evaluation: Evaluation) -> dict[str, Any]:
         model: as the request named it.
         evaluation: answers and cost.
     """
-    return _RESULT.to_representation(
-        {
-            "model": model,
-            "answers": evaluation.answers,
-            "usage": {
-                "input_tokens": evaluation.input_tokens,
-                "output_tokens": evaluation.output_tokens,
-            },
-        }
-    )
+    return _RESULT.to_representation(_Result(model, evaluation.answers, evaluation))
 
 
 def evaluation_headers(served_model: str, evaluation: Evaluation) -> dict[str, str]:

@@ -5,8 +5,8 @@ that something was asked, not what.
 """
 
 import logging
+import secrets
 import time
-import uuid
 from typing import Any, cast
 
 from django.http import HttpRequest
@@ -18,6 +18,11 @@ SCOPE_KEY = "openjev.request_id"
 CLIENT_CLOSED_REQUEST = 499
 
 
+def new_request_id() -> str:
+    """Make an id that no other request has."""
+    return f"req_{secrets.token_hex(16)}"
+
+
 def request_id_of(request: HttpRequest | Request) -> str:
     """Read the id that the ASGI edge gave to this request.
 
@@ -25,7 +30,9 @@ def request_id_of(request: HttpRequest | Request) -> str:
     response and its log line still agree.
     """
     scope = cast("dict[str, Any]", getattr(request, "scope", None) or request.META)
-    return str(scope.setdefault(SCOPE_KEY, f"req_{uuid.uuid4().hex}"))
+    if SCOPE_KEY not in scope:
+        scope[SCOPE_KEY] = new_request_id()
+    return str(scope[SCOPE_KEY])
 
 
 def log_request(

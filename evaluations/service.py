@@ -5,7 +5,7 @@ and readiness are the caller's (`evaluations.runtime`).
 """
 
 import asyncio
-import uuid
+import secrets
 from collections.abc import Sequence
 from time import perf_counter
 
@@ -64,7 +64,7 @@ async def _evaluate(
         prompt = _prepare(request, readout, config)
     else:
         prompt = await asyncio.to_thread(_prepare, request, readout, config)
-    calls = _Calls(engine, uuid.uuid4().hex, deadline)
+    calls = _Calls(engine, secrets.token_hex(16), deadline)
     prepared = perf_counter()
     warm_up = await calls.ask(prompt.prefix_ids, readout.label_ids(1))
     warmed = perf_counter()

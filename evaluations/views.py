@@ -10,6 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.http import Http404, HttpResponse
+from django.http.response import HttpResponseBase
 from rest_framework.exceptions import MethodNotAllowed, NotFound
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -54,12 +55,12 @@ class SystemOneView(AsyncAPIView):
         return Response({"documentation": "/docs", "example": example_request()})
 
     @schema.evaluation
-    async def post(self, request: Request) -> Response:
+    async def post(self, request: Request) -> HttpResponseBase:
         """Answer every question of one request."""
         asked = await _read(request)
         evaluation = await get_runtime().evaluate(asked)
         headers = evaluation_headers(settings.OPENJEV.served_model_name, evaluation)
-        return Response(evaluation_body(asked.model, evaluation), headers=headers)
+        return self.answer(evaluation_body(asked.model, evaluation), headers)
 
 
 class ModelsView(AsyncAPIView):

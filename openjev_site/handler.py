@@ -22,7 +22,7 @@ from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, ASGIRequest, get_script_prefix
 from django.http import JsonResponse
 from django.http.response import HttpResponseBase
-from django.urls import set_script_prefix, set_urlconf
+from django.urls import set_script_prefix
 from django.utils.log import log_response
 
 from evaluations.errors import error_body
@@ -73,27 +73,25 @@ class Handler(ASGIHandler):
         except RequestAborted:
             return
         with body:
-            set_script_prefix(get_script_prefix(scope))
+            if prefix := get_script_prefix(scope):
+                set_script_prefix(prefix)
             signals.request_started.send(sender=self.__class__, scope=scope)
             request, refused = self.create_request(scope, body)
             if refused is not None:
                 await self.send_response(_with_length(refused), send)
                 refused.close()
                 return
-            answering = asyncio.create_task(self._answer(request, send))
-            leaving = asyncio.create_task(self.listen_for_disconnect(receive))
+            stay = _Stay(receive)
             try:
-                await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+                await self._answer(request, send)
+            except asyncio.CancelledError:
+                if stay.is_cut_short():
+                    raise
             finally:
-                answered = answering.done()
-                await _end(leaving)
-                await _end(answering)
-            if answered and not answering.cancelled():
-                answering.result()
+                stay.over()
 
     async def get_response_async(self, request: Any) -> Any:
         """Run middleware and view; log an error response unless the view did."""
-        set_urlconf(settings.ROOT_URLCONF)
         response = await self._middleware_chain(request)  # type: ignore[attr-defined]
         response._resource_closers.append(request.close)
         if response.status_code >= 400:
@@ -131,9 +129,31 @@ def _with_length(response: Any) -> Any:
     return response
 
 
-async def _end(task: asyncio.Task[None]) -> None:
-    """Cancel a task that still runs, and take the exception it leaves."""
-    if task.cancel():
-        await asyncio.wait((task,))
-    if not task.cancelled():
-        task.exception()
+class _Stay:
+    """A client's, from when its request is complete; when it leaves, the current task is cancelled.
+
+    Cheaper than a task for the answer and one for the client, and then a wait for either.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - only a coroutine of a task makes one
+        self._task = task
+        self._has_left = False
+        self._listening = asyncio.create_task(self._listen(receive))
+
+    def is_cut_short(self) -> bool:
+        """Whether somebody else has cancelled the task."""
+        if self._has_left:
+            self._task.uncancel()
+        return self._task.cancelling() > 0
+
+    def over(self) -> None:
+        """Stop listening."""
+        self._listening.cancel()
+
+    async def _listen(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._has_left = True
+        self._task.cancel()

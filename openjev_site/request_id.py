@@ -4,7 +4,6 @@ Downstream reads it as `scope["openjev.request_id"]`. An id a caller sends is ne
 could collide, or carry text into log lines.
 """
 
-import uuid
 from typing import cast
 
 from asgiref.typing import (
@@ -15,7 +14,7 @@ from asgiref.typing import (
     Scope,
 )
 
-from evaluations.request_log import SCOPE_KEY
+from evaluations.request_log import SCOPE_KEY, new_request_id
 
 _NAMES = (b"x-typesafe-request-id", b"x-request-id")
 
@@ -38,7 +37,7 @@ class RequestId:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = f"req_{uuid.uuid4().hex}"
+        request_id = new_request_id()
         value = request_id.encode()
 
         async def send_with_id(event: ASGISendEvent) -> None:

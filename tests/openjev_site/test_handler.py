@@ -112,7 +112,7 @@ def finished() -> Any:
 async def test_it_answers_what_the_stock_handler_answers(
     method: str, route: str, finished: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evaluations.request_log.uuid.uuid4", lambda: type("", (), {"hex": "0"}))
+    monkeypatch.setattr("evaluations.request_log.new_request_id", lambda: "req_0")
 
     def seen(reply: Reply) -> Any:
         headers = {k: v for k, v in reply.headers.items() if k != "content-length"}
