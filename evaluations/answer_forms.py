@@ -19,8 +19,8 @@ from backend.engine import Engine
 from backend.errors import SetupError, TokenizerError
 from backend.tokenizer import ChatTokenizer, OpenTurn, Piece
 from evaluations.labels import LETTERS, Label, labels_for, verified_labels
-from evaluations.prompts import render_state, suffix_pieces
-from evaluations.question_text import option_count
+from evaluations.prompts import render_state
+from evaluations.question_text import option_count, question_text
 from evaluations.questions import NoulQuestion
 from evaluations.readout import Readout, readout_version
 from evaluations.wording import DEFAULT_WORDING, Wording
@@ -205,8 +205,8 @@ async def _label_mass(
 ) -> float:
     labels = labels_for(candidate.labels, option_count(_PROBE))
     texts = [label.text for label in labels]
-    suffix = suffix_pieces(_PROBE, turn, wording=wording, marker=candidate.marker, labels=texts)
-    input_ids = tokenizer.encode([*turn.before, *suffix])
+    asked = question_text(_PROBE, wording, texts)
+    input_ids = tokenizer.encode([*turn.before, asked, *turn.after, candidate.marker])
     if len(input_ids) >= config.max_input_tokens:
         raise SetupError(
             f"OPENJEV_MAX_INPUT_TOKENS is {config.max_input_tokens}, but even a simple question "

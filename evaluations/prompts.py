@@ -7,24 +7,16 @@ caller's never reach the model. No I/O; CPU work, for a thread.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 from backend.chat_template import TemplateRefused
 from backend.token_ids import TokenIds
-from backend.tokenizer import ChatTokenizer, OpenTurn, Piece, TooManyTokens
+from backend.tokenizer import ChatTokenizer, OpenTurn, TooManyTokens
 from evaluations.admission import question_too_long, state_too_long
 from evaluations.exceptions import Fault, InvalidRequest
-from evaluations.question_text import option_count, question_text
-from evaluations.questions import (
-    ChoiceQuestion,
-    Content,
-    EvaluationRequest,
-    NoulQuestion,
-    Question,
-)
+from evaluations.question_text import characters, contents
+from evaluations.questions import Content, EvaluationRequest
 from evaluations.suffixes import Suffixes
 from evaluations.transcripts import messages_of, transcript_of
 from evaluations.wording import Wording
@@ -49,8 +41,6 @@ def build_prompt(
     tokenizer: ChatTokenizer,
     suffixes: Suffixes,
     wording: Wording,
-    marker: str,
-    labels_for: Callable[[int], Sequence[str]],
     limit: int,
 ) -> Prompt:
     """Render and encode a request.
@@ -58,10 +48,8 @@ def build_prompt(
     Args:
         request: what is asked.
         tokenizer: the model's.
-        suffixes: encodes the questions.
-        wording: what is said around the caller's texts.
-        marker: opens the assistant's answer.
-        labels_for: gives the texts of the labels for a number of options.
+        suffixes: writes and encodes the questions.
+        wording: what is said around the state.
         limit: tokens of prefix plus suffix; texts far over it are not encoded to their end.
 
     Raises:
@@ -75,10 +63,8 @@ def build_prompt(
     faults: list[Fault] = []
     suffix_ids: list[TokenIds] = []
     for question in request.questions:
-        labels = labels_for(option_count(question))
-        pieces = suffix_pieces(question, turn, wording=wording, marker=marker, labels=labels)
         try:
-            suffix_ids.append(suffixes.encode(pieces, limit=limit))
+            suffix_ids.append(suffixes.encode(question, turn.after, limit=limit))
         except TooManyTokens as error:
             faults.append(question_too_long(question.id, error.counted, limit))
     if faults:
@@ -86,26 +72,11 @@ def build_prompt(
     return Prompt(prefix_ids, tuple(suffix_ids))
 
 
-def characters(request: EvaluationRequest) -> float:
+def length(request: EvaluationRequest) -> float:
     """Count the characters of a request's texts; infinite where one is structured content."""
-    total: float = 0
-    for content in _contents(request):
-        total += len(content) if isinstance(content, str) else inf
-    return total
-
-
-def _contents(request: EvaluationRequest) -> Iterator[Content]:
-    yield request.state
-    for question in request.questions:
-        yield question.instructions or ""
-        if isinstance(question, NoulQuestion):
-            yield question.true or ""
-            yield question.false or ""
-        elif isinstance(question, ChoiceQuestion):
-            yield from question.options
-            yield from (description or "" for description in question.options.values())
-        else:
-            yield from question.levels
+    return characters([request.state]) + sum(
+        characters(contents(question)) for question in request.questions
+    )
 
 
 def render_state(state: Content, tokenizer: ChatTokenizer, wording: Wording) -> OpenTurn:
@@ -147,10 +118,3 @@ def _refused_message(
         f"Message {index} cannot be shown by the model's chat template: {error}. Check its role, "
         "its place in the chat and its tool calls.",
     )
-
-
-def suffix_pieces(
-    question: Question, turn: OpenTurn, *, wording: Wording, marker: str, labels: Sequence[str]
-) -> list[Piece]:
-    """Show a question, close the user's turn, and open the answer."""
-    return [question_text(question, wording, labels), *turn.after, marker]

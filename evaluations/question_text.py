@@ -5,6 +5,8 @@ Further lines of any text are indented, so that none can pass for an option of i
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from math import inf
 
 from evaluations.questions import (
     ChoiceQuestion,
@@ -46,6 +48,26 @@ def question_text(question: Question, wording: Wording, labels: Sequence[str]) -
         for label, text in zip(labels, options, strict=True)
     ]
     return "\n".join(lines)
+
+
+def contents(question: Question) -> tuple[Content | None, ...]:
+    """Everything a question shows: its kind, then its texts; alike only where what is shown is."""
+    if isinstance(question, NoulQuestion):
+        return ("noul", question.instructions, question.true, question.false)
+    if isinstance(question, ChoiceQuestion):
+        return ("choice", question.instructions, *chain.from_iterable(question.options.items()))
+    return ("score", question.instructions, *question.levels)
+
+
+def characters(shown: Iterable[Content | None]) -> float:
+    """Count the characters of texts; infinite where one is structured content."""
+    total: float = 0
+    for content in shown:
+        if isinstance(content, str):
+            total += len(content)
+        elif content is not None:
+            return inf
+    return total
 
 
 def option_count(question: Question) -> int:

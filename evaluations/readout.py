@@ -40,7 +40,12 @@ class Readout:
 
     @cached_property
     def _suffixes(self) -> Suffixes:
-        return Suffixes(self.tokenizer)
+        return Suffixes(
+            self.tokenizer,
+            self.wording,
+            self.marker,
+            labels_for=lambda count: self._texts_and_ids(count)[0],
+        )
 
     @cached_property
     def _texts_and_ids(self) -> Callable[[int], tuple[tuple[str, ...], tuple[int, ...]]]:
@@ -57,8 +62,6 @@ class Readout:
             tokenizer=self.tokenizer,
             suffixes=self._suffixes,
             wording=self.wording,
-            marker=self.marker,
-            labels_for=lambda count: self._texts_and_ids(count)[0],
             limit=limit,
         )
 

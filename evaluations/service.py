@@ -16,7 +16,7 @@ from backend.protocol import LabelLogprobs
 from backend.token_ids import TokenIds
 from evaluations.admission import check_budgets
 from evaluations.exceptions import DeadlineExceeded
-from evaluations.prompts import Prompt, characters
+from evaluations.prompts import Prompt, length
 from evaluations.question_text import option_count
 from evaluations.questions import Evaluation, EvaluationRequest, Timing
 from evaluations.readout import Readout
@@ -60,7 +60,7 @@ async def _evaluate(
     request: EvaluationRequest, readout: Readout, engine: Engine, config: Config, deadline: float
 ) -> Evaluation:
     begun = perf_counter()
-    if characters(request) <= INLINE_CHARACTERS:
+    if length(request) <= INLINE_CHARACTERS:
         prompt = _prepare(request, readout, config)
     else:
         prompt = await asyncio.to_thread(_prepare, request, readout, config)

@@ -1,42 +1,77 @@
 """The token ids of question suffixes, remembered where they come again.
 
-The same questions are asked about one state after another, so their suffixes are encoded once. What
-is remembered hangs on everything that shapes it, the text of question, options, labels and template
-to the last character, and takes a bounded amount of memory. Thread-safe; knows no requests.
+The same questions are asked about one state after another, so their suffixes are written and
+encoded once. What is remembered hangs on everything that shapes it, the texts of question and
+options and what the template says after them, to the last character, and takes a bounded amount of
+memory. Thread-safe; knows no requests.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from backend.token_ids import TokenIds
 from backend.tokenizer import ChatTokenizer, Piece
+from evaluations.question_text import characters, contents, option_count, question_text
+from evaluations.questions import Content, Question
+from evaluations.wording import Wording
 
 MAX_ENTRIES = 1024
 MAX_CHARACTERS = 2048
-"""Of a suffix that is remembered. A character is at most four bytes and so at most four tokens,
-each written in eight: 36 bytes, or 75 MB for all entries at their longest."""
+"""Of the texts of a question that is remembered. A character is at most four bytes and so at most
+four tokens, each written in eight: 36 bytes, or 75 MB for all entries at their longest."""
 
 
 class Suffixes:
-    """Encodes suffixes with one tokenizer."""
+    """Writes and encodes suffixes for one tokenizer.
 
-    def __init__(self, tokenizer: ChatTokenizer) -> None:
+    Args:
+        tokenizer: the model's.
+        wording: what is said around the caller's texts.
+        marker: opens the assistant's answer.
+        labels_for: gives the texts of the labels for a number of options.
+    """
+
+    def __init__(
+        self,
+        tokenizer: ChatTokenizer,
+        wording: Wording,
+        marker: str,
+        labels_for: Callable[[int], Sequence[str]],
+    ) -> None:
         self._tokenizer = tokenizer
+        self._wording = wording
+        self._marker = marker
+        self._labels_for = labels_for
         self._remembered = lru_cache(MAX_ENTRIES)(self._encoded)
 
-    def encode(self, pieces: Sequence[Piece], *, limit: int) -> TokenIds:
-        """Encode a suffix.
+    def encode(self, question: Question, end: tuple[Piece, ...], *, limit: int) -> TokenIds:
+        """Show a question, close the user's turn, and open the answer.
 
         Args:
-            pieces: plain text and control tokens.
+            question: what is asked.
+            end: the end of the turn and the opened turn of the assistant.
             limit: in tokens; text far over it is given up early.
 
         Raises:
+            InvalidRequest: a text of the question is nested too deeply.
             TooManyTokens: `limit` is far exceeded. A result may still be over it.
         """
-        if sum(len(piece) for piece in pieces if isinstance(piece, str)) > MAX_CHARACTERS:
-            return TokenIds.of(self._tokenizer.encode(pieces, limit=limit))
-        return self._remembered(tuple(pieces))
+        shown = contents(question)
+        if characters(shown) > MAX_CHARACTERS:
+            return self._encoded(_Asked(shown, end, question), limit=limit)
+        return self._remembered(_Asked(shown, end, question))
 
-    def _encoded(self, pieces: tuple[Piece, ...]) -> TokenIds:
-        return TokenIds.of(self._tokenizer.encode(pieces))
+    def _encoded(self, asked: "_Asked", *, limit: int | None = None) -> TokenIds:
+        labels = self._labels_for(option_count(asked.question))
+        text = question_text(asked.question, self._wording, labels)
+        return TokenIds.of(self._tokenizer.encode([text, *asked.end, self._marker], limit=limit))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Equal where the suffix is, whatever the question is called."""
+
+    shown: tuple[Content | None, ...]
+    end: tuple[Piece, ...]
+    question: Question = field(compare=False)

@@ -38,10 +38,8 @@ def prompt_of(
     return build_prompt(
         request,
         tokenizer=tokenizer,
-        suffixes=Suffixes(tokenizer),
+        suffixes=Suffixes(tokenizer, W, MARKER, first),
         wording=W,
-        marker=MARKER,
-        labels_for=first,
         limit=limit,
     )
 

@@ -1,9 +1,30 @@
-"""Question suffixes, encoded once where they come again."""
+"""Question suffixes, written and encoded once where they come again."""
+
+from dataclasses import replace
 
 import pytest
 
 from backend.tokenizer import TooManyTokens
+from evaluations.labels import CANDIDATES
+from evaluations.question_text import question_text
+from evaluations.questions import ChoiceQuestion, NoulQuestion, ScoreQuestion
 from evaluations.suffixes import MAX_CHARACTERS, Suffixes
+from evaluations.wording import DEFAULT_WORDING as W
+
+MARKER = "Answer:"
+ALL_DIFFERENT = [
+    NoulQuestion("q"),
+    NoulQuestion("q", "a"),
+    NoulQuestion("q", "a", "b"),
+    NoulQuestion("q", "a", None, "b"),
+    ChoiceQuestion("q", {"a": None, "b": None}),
+    ChoiceQuestion("q", {"b": None, "a": None}),
+    ChoiceQuestion("q", {"a": "b", "b": None}),
+    ChoiceQuestion("q", {"a": None, "b": None}, "a"),
+    ScoreQuestion("q", ("a", "b")),
+    ScoreQuestion("q", ("b", "a")),
+    ScoreQuestion("q", ("a", "b"), "a"),
+]
 
 
 class Counting:
@@ -23,38 +44,55 @@ def counting(tiny_tokenizer):
     return Counting(tiny_tokenizer)
 
 
-def test_a_suffix_is_encoded_once(counting, tiny_tokenizer):
-    suffixes = Suffixes(counting)
-    control = min(tiny_tokenizer.control_ids)
-    pieces = ("Is it so?", control, "Answer:")
-    first = suffixes.encode(pieces, limit=100)
-    assert suffixes.encode(list(pieces), limit=100) == first
-    assert list(first) == tiny_tokenizer.encode(pieces)
+def remembering(tokenizer):
+    return Suffixes(tokenizer, W, MARKER, first)
+
+
+def first(count):
+    return CANDIDATES[:count]
+
+
+def written(question, end, tokenizer):
+    labels = first(len(getattr(question, "options", None) or getattr(question, "levels", "yn")))
+    return tokenizer.encode([question_text(question, W, labels), *end, MARKER])
+
+
+def test_a_suffix_is_encoded_once_whatever_the_question_is_called(counting, tiny_tokenizer):
+    suffixes = remembering(counting)
+    end = (min(tiny_tokenizer.control_ids), "\n")
+    question = NoulQuestion("q", "Is it so?")
+    ids = suffixes.encode(question, end, limit=100)
+    assert suffixes.encode(replace(question, id="other"), end, limit=100) == ids
+    assert list(ids) == written(question, end, tiny_tokenizer)
     assert counting.asked == 1
 
 
-@pytest.mark.parametrize("other", [("Is it so!", "Answer:"), ("Is it so?", "Answer: [")])
-def test_any_other_text_is_another_suffix(counting, tiny_tokenizer, other):
-    suffixes = Suffixes(counting)
-    suffixes.encode(("Is it so?", "Answer:"), limit=100)
-    assert list(suffixes.encode(other, limit=100)) == tiny_tokenizer.encode(other)
-    assert counting.asked == 2
+def test_whatever_is_shown_makes_another_suffix(counting, tiny_tokenizer):
+    suffixes = remembering(counting)
+    found = [suffixes.encode(question, (), limit=100) for question in ALL_DIFFERENT]
+    assert counting.asked == len(ALL_DIFFERENT)
+    assert [list(ids) for ids in found] == [written(q, (), tiny_tokenizer) for q in ALL_DIFFERENT]
 
 
-def test_a_control_token_is_not_its_own_number(counting, tiny_tokenizer):
-    suffixes = Suffixes(counting)
+def test_the_end_of_the_turn_makes_another_suffix(counting, tiny_tokenizer):
+    suffixes = remembering(counting)
     control = min(tiny_tokenizer.control_ids)
-    as_text = suffixes.encode((str(control),), limit=100)
-    assert as_text != suffixes.encode((control,), limit=100)
+    for end in ((control,), (str(control),), (control, "\n")):
+        ids = suffixes.encode(ALL_DIFFERENT[0], end, limit=100)
+        assert list(ids) == written(ALL_DIFFERENT[0], end, tiny_tokenizer)
+    assert counting.asked == 3
 
 
-def test_a_long_suffix_is_not_kept(counting):
-    suffixes = Suffixes(counting)
+@pytest.mark.parametrize("text", ["x" * (MAX_CHARACTERS + 1), {"structured": "content"}])
+def test_a_long_or_structured_question_is_not_kept(counting, text):
+    suffixes = remembering(counting)
     for _ in range(2):
-        suffixes.encode(("x" * (MAX_CHARACTERS + 1),), limit=10**6)
+        suffixes.encode(NoulQuestion("q", text), (), limit=10**6)
     assert counting.asked == 2
 
 
 def test_a_long_suffix_far_over_the_limit_is_given_up(tiny_tokenizer):
     with pytest.raises(TooManyTokens):
-        Suffixes(tiny_tokenizer).encode(("a b " * MAX_CHARACTERS,), limit=100)
+        remembering(tiny_tokenizer).encode(
+            NoulQuestion("q", "a b " * MAX_CHARACTERS), (), limit=100
+        )
