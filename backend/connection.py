@@ -25,13 +25,14 @@ class Connection(asyncio.Protocol):
     """One connection, for one exchange at a time.
 
     Attributes:
-        idle_since: loop time at which the last exchange ended, in seconds.
+        idle_since: when the last exchange ended, by `time.monotonic()`, in seconds.
         lost: done when the connection is gone.
     """
 
     def __init__(self) -> None:
         self.idle_since = 0.0
-        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[None] = self._loop.create_future()
         # failures are results here: an exception that nobody comes to fetch is logged by asyncio
         self._answer: asyncio.Future[tuple[int, bytes] | EngineError] | None = None
         self._parser = httptools.HttpResponseParser(self)
@@ -53,12 +54,11 @@ class Connection(asyncio.Protocol):
             ClosedWhileIdle: it had been kept, and ended without a byte.
             EngineError: any other failure.
         """
-        loop = asyncio.get_running_loop()
-        self._answer = loop.create_future()
+        self._answer = self._loop.create_future()
         self._body.clear()
         self._taken = 0
         self._begun = self._is_reusable = False
-        late = loop.call_at(deadline, self._fail_late)
+        late = self._loop.call_at(deadline, self._fail_late)
         try:
             if self.lost.done():
                 self._fail(self._gone())

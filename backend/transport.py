@@ -11,6 +11,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Mapping
+from time import monotonic
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -134,7 +135,7 @@ class ConnectionPool:
         return connection
 
     def _kept(self) -> Connection | None:
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         while self._idle:
             connection = self._idle.pop()
             if connection.is_reusable and now - connection.idle_since < _KEEP_ALIVE_SECONDS:
@@ -143,21 +144,21 @@ class ConnectionPool:
         return None
 
     def _keep(self, connection: Connection) -> None:
-        loop = asyncio.get_running_loop()
-        connection.idle_since = loop.time()
+        connection.idle_since = monotonic()
         self._idle.append(connection)
         if self._sweep is None:
-            self._sweep = loop.call_later(_KEEP_ALIVE_SECONDS, self._close_idle)
+            self._sweep_in(_KEEP_ALIVE_SECONDS)
 
     def _close_idle(self) -> None:
-        loop = asyncio.get_running_loop()
-        oldest = loop.time() - _KEEP_ALIVE_SECONDS
-        while self._idle and self._idle[0].idle_since <= oldest:
+        now = monotonic()
+        while self._idle and now - self._idle[0].idle_since >= _KEEP_ALIVE_SECONDS:
             self._idle.popleft().close()
         self._sweep = None
         if self._idle:
-            due = self._idle[0].idle_since + _KEEP_ALIVE_SECONDS
-            self._sweep = loop.call_at(due, self._close_idle)
+            self._sweep_in(self._idle[0].idle_since + _KEEP_ALIVE_SECONDS - now)
+
+    def _sweep_in(self, seconds: float) -> None:
+        self._sweep = asyncio.get_running_loop().call_later(seconds, self._close_idle)
 
 
 def _header_lines(headers: Mapping[str, str]) -> bytes:

@@ -7,7 +7,7 @@ and is dropped.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import cast
 
@@ -32,6 +32,10 @@ _LINGER_BYTES = 64 * 2**20
 
 # Below this, coded bytes are collected before a thread is asked to decode them.
 _DECODE_BYTES = 64 * 1024
+
+_FRAMING = frozenset({b"content-encoding", b"content-length", b"expect"})
+# Django gets a body without coding and with its true length.
+_DROPPED = frozenset({b"content-encoding", b"content-length", b"transfer-encoding"})
 
 _TAKEN = ", ".join(name for name in CODINGS if not name.startswith("x-"))
 
@@ -113,18 +117,22 @@ class Bodies:
             await self._app(scope, _replay(b"", receive), send)
             return
         upload = _Upload(receive)
+        framing, headers = _split(scope)
         try:
-            body = await self._take(scope, upload)
+            body = await self._take(framing, upload)
         except Disconnected:
             return
         except Refusal as refusal:
-            await self._refuse(refusal, scope, upload, send)
+            await self._refuse(refusal, scope, upload, send, expects=b"expect" in framing)
             return
-        await self._app(_plain_scope(scope, len(body)), _replay(body, receive), send)
+        headers.append((b"content-length", b"%d" % len(body)))
+        plain = cast("HTTPScope", {**scope, "headers": headers})
+        await self._app(plain, _replay(body, receive), send)
 
-    async def _take(self, scope: HTTPScope, upload: _Upload) -> bytes:
-        coding = _coding(scope)
-        if _declared_bytes(scope) > self._max_bytes:
+    async def _take(self, framing: Mapping[bytes, bytes], upload: _Upload) -> bytes:
+        coding = _coding(framing.get(b"content-encoding", b""))
+        declared = framing.get(b"content-length", b"").strip()
+        if declared.isdigit() and int(declared) > self._max_bytes:
             raise self._too_large()
         decoder = Decoder(CODINGS[coding]) if coding else None
         try:
@@ -182,6 +190,8 @@ class Bodies:
         scope: HTTPScope,
         upload: _Upload,
         send: ASGISendCallable,
+        *,
+        expects: bool,
     ) -> None:
         await send_error(
             scope,
@@ -192,24 +202,30 @@ class Bodies:
             end=False,
         )
         # A client that waits for "100 Continue" has sent nothing yet, and asking would invite it.
-        if not _header(scope, b"expect"):
+        if not expects:
             await upload.discard()
         await end_response(send)
 
 
-def _header(scope: HTTPScope, name: bytes) -> bytes:
-    return b",".join(value for key, value in scope["headers"] if key.lower() == name)
+def _split(scope: HTTPScope) -> tuple[dict[bytes, bytes], list[tuple[bytes, bytes]]]:
+    """Part the headers that say how the body comes, by name, from those that Django gets."""
+    framing: dict[bytes, bytes] = {}
+    others: list[tuple[bytes, bytes]] = []
+    for pair in scope["headers"]:
+        name, value = pair[0].lower(), pair[1]
+        if name in _FRAMING:
+            framing[name] = framing[name] + b"," + value if name in framing else value
+        if name not in _DROPPED:
+            others.append(pair)
+    return framing, others
 
 
-def _declared_bytes(scope: HTTPScope) -> int:
-    declared = _header(scope, b"content-length").strip()
-    return int(declared) if declared.isdigit() else 0
-
-
-def _coding(scope: HTTPScope) -> str:
+def _coding(named: bytes) -> str:
     """Name the coding of the body; empty for none."""
-    named = _header(scope, b"content-encoding").decode("latin-1").lower().split(",")
-    codings = [coding for name in named if (coding := name.strip()) not in {"", "identity"}]
+    if not named:
+        return ""
+    names = named.decode("latin-1").lower().split(",")
+    codings = [coding for name in names if (coding := name.strip()) not in {"", "identity"}]
     if not codings:
         return ""
     if len(codings) > 1 or codings[0] not in CODINGS:
@@ -220,14 +236,6 @@ def _coding(scope: HTTPScope) -> str:
             headers=[(b"accept-encoding", _TAKEN.encode())],
         )
     return codings[0]
-
-
-def _plain_scope(scope: HTTPScope, length: int) -> HTTPScope:
-    """Describe the body as Django gets it: no coding, a true length."""
-    dropped = {b"content-encoding", b"content-length", b"transfer-encoding"}
-    headers = [(name, value) for name, value in scope["headers"] if name.lower() not in dropped]
-    headers.append((b"content-length", b"%d" % length))
-    return cast("HTTPScope", {**scope, "headers": headers})
 
 
 def _replay(body: bytes, receive: ASGIReceiveCallable) -> Callable[[], Awaitable[ASGIReceiveEvent]]:
