@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from backend.chat_template import (
     ChatTemplate,
@@ -64,6 +65,32 @@ def test_template_gets_its_variables_and_thinking_is_off() -> None:
     )
     template = ChatTemplate(source, {"bos_token": "<s>"})
     assert template.render(MESSAGES) == "<s>hiFalseTrue"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": "hi"},
+        {"role": "assistant", "content": "", "reasoning": "because"},
+        {"role": "assistant", "content": "é", "thinking": "hm", "reasoning_content": "so"},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": [1]}}}]},
+    ],
+)
+def test_what_is_rendered_is_what_transformers_renders(message: dict[str, Any]) -> None:
+    source = (
+        "{%- for message in messages -%}{{ message | tojson }}{{ message.reasoning_content }}"
+        "{{ message.thinking }}{% if message.tool_calls %}\n  {{ message.tool_calls[0] }}\n"
+        "{% endif %}{%- endfor -%}{{ tools }}{{ documents }}{{ nothing is defined }}{{ eos_token }}"
+    )
+    variables = {"eos_token": "</s>"}
+    rendered, _ = render_jinja_template(
+        conversations=[[message, *MESSAGES]],
+        chat_template=source,
+        add_generation_prompt=True,
+        enable_thinking=False,
+        **variables,
+    )
+    assert ChatTemplate(source, variables).render([message, *MESSAGES]) == rendered[0]
 
 
 @pytest.mark.parametrize(
