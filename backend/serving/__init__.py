@@ -6,6 +6,6 @@ what the application does. Its modules, by subject:
 
 * any server: `servers`, `base_server`, `acceptor`, `refusals`;
 * Daphne: `daphne_server`, `daphne_channel`, `plain_request`, `uploads`;
-* uvicorn: `uvicorn_server`, `uvicorn_channel`;
+* uvicorn: `uvicorn_server`, `uvicorn_channel`, `uvicorn_transport`;
 * several processes on one port: `workers`, `worker`, `heartbeat`, `share`.
 """

@@ -15,6 +15,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from backend.serving.refusals import last_answer
+from backend.serving.uvicorn_transport import Gathering
 
 HEAD_SECONDS = 60.0
 """From the first wait for a request to the end of its head."""
@@ -48,7 +49,7 @@ class Channel(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", Gathering(transport, self.loop)))
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -149,6 +149,15 @@ def test_much_framing_is_allowed_around_a_long_body(serving: Serving) -> None:
     assert say(serving, text).endswith("/? 20000")
 
 
+def test_head_and_body_come_together(serving: Serving) -> None:
+    with connect(serving) as client:
+        for _ in range(50):
+            client.sendall(WHOLE.encode())
+            answer = client.recv(2**16)
+            assert answer.startswith(b"HTTP/1.1 200 OK")
+            assert answer.endswith(b"/? 0")
+
+
 def test_only_clients_that_know_it_are_told_to_go_on(serving: Serving) -> None:
     wait = "Expect: 100-continue\r\nConnection: close\r\nContent-Length: 1\r\n\r\n"
     assert say(serving, POST + wait, "x").startswith("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200")
