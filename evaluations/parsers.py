@@ -18,9 +18,10 @@ def received_body(request: Request) -> bytes:
     Django REST framework by itself takes a body without that header (a chunked one) for an empty
     one, and Django fails on a header that is no number; so the header is set from the body.
     """
-    request.META["CONTENT_LENGTH"] = ""
+    meta: dict[str, str] = request.META
+    meta["CONTENT_LENGTH"] = ""
     body: bytes = request.body
-    request.META["CONTENT_LENGTH"] = str(len(body))
+    meta["CONTENT_LENGTH"] = str(len(body))
     return body
 
 

@@ -11,6 +11,7 @@ with the stock handler.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from io import BytesIO
 from typing import Any
 
@@ -22,7 +23,7 @@ from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, ASGIRequest, get_script_prefix
 from django.http import JsonResponse
 from django.http.response import HttpResponseBase
-from django.urls import set_script_prefix
+from django.urls import ResolverMatch, get_resolver, set_script_prefix
 from django.utils.log import log_response
 
 from evaluations.errors import error_body
@@ -99,6 +100,11 @@ class Handler(ASGIHandler):
             log_response("%s: %s", reason, path, response=response, request=request)
         return response
 
+    def resolve_request(self, request: Any) -> ResolverMatch:
+        """Find the view of an address; those that come again are remembered."""
+        request.resolver_match = match = _resolve(settings.ROOT_URLCONF, request.path_info)
+        return match
+
     def create_request(
         self, scope: Scope, body_file: Any
     ) -> tuple[ASGIRequest, None] | tuple[None, HttpResponseBase]:
@@ -119,6 +125,11 @@ class Handler(ASGIHandler):
             await self.send_response(_with_length(response), send)
         finally:
             response.close()  # sends request_finished
+
+
+@lru_cache(maxsize=64)
+def _resolve(urlconf: str, path: str) -> ResolverMatch:
+    return get_resolver(urlconf).resolve(path)
 
 
 def _with_length(response: Any) -> Any:
