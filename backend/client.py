@@ -86,7 +86,10 @@ class EngineClient:
         tokens = TokenIds.of(input_ids)
         self._check(tokens, label_ids)
         body = generate_body(tokens, label_ids, rid)
-        await self._acquire_slot(deadline)
+        if self._slots.locked():
+            await self._wait_for_slot(deadline)
+        else:
+            await self._slots.acquire()  # at once
         try:
             status, answer = await self._transport.post(
                 "/generate",
@@ -221,10 +224,7 @@ class EngineClient:
                 status=400,
             )
 
-    async def _acquire_slot(self, deadline: float) -> None:
-        if not self._slots.locked():
-            await self._slots.acquire()  # at once
-            return
+    async def _wait_for_slot(self, deadline: float) -> None:
         try:
             async with asyncio.timeout_at(deadline):
                 await self._slots.acquire()

@@ -19,12 +19,12 @@ from backend.errors import (
     EngineUnavailable,
     UnusableLogprobs,
 )
-from backend.fast_json import loads
+from backend.fast_json import dumps, loads
 from backend.token_ids import TokenIds
 
 # float32 log-softmax may round the logarithm of 1 to slightly more than 0
 _ROUNDING_NATS = 1e-4
-_SAMPLING = '"sampling_params": {"temperature": 0, "max_new_tokens": 1}, "return_logprob": true'
+_SAMPLING = b'"sampling_params":{"temperature":0,"max_new_tokens":1},"return_logprob":true'
 _TRY_LATER = frozenset({408, 429, 502, 503, 504})
 # a router's way to say that it did not reach the engine it chose
 _UNREACHED = b"call_upstream_request_error"
@@ -60,10 +60,12 @@ def generate_body(input_ids: TokenIds, label_ids: Sequence[int], rid: str) -> by
         rid: the name by which the call can be aborted.
     """
     # the input's ids are most of the body and come already encoded
-    return (
-        f'{{"rid": {json.dumps(rid)}, {_SAMPLING}, "token_ids_logprob": {[*label_ids]}, '
-        f'"input_ids": [{input_ids.encoded}]}}'
-    ).encode()
+    return b'{"rid":%b,%b,"token_ids_logprob":%b,"input_ids":[%b]}' % (
+        dumps(rid),
+        _SAMPLING,
+        dumps([*label_ids]),
+        input_ids.encoded,
+    )
 
 
 def parse_label_logprobs(

@@ -22,7 +22,7 @@ class TokenIds(Sequence[int]):
         highest: of the ids; 0 where there are none.
     """
 
-    encoded: str
+    encoded: bytes
     length: int
     lowest: int
     highest: int
@@ -33,14 +33,14 @@ class TokenIds(Sequence[int]):
         if isinstance(ids, TokenIds):
             return ids
         if not ids:
-            return cls("", 0, 0, 0)
-        return cls(dumps([*ids])[1:-1].decode(), len(ids), min(ids), max(ids))
+            return cls(b"", 0, 0, 0)
+        return cls(dumps([*ids])[1:-1], len(ids), min(ids), max(ids))
 
     def __add__(self, other: "TokenIds") -> "TokenIds":
         if not (self.length and other.length):
             return self if self.length else other
         return TokenIds(
-            f"{self.encoded},{other.encoded}",
+            b"%b,%b" % (self.encoded, other.encoded),
             self.length + other.length,
             min(self.lowest, other.lowest),
             max(self.highest, other.highest),
@@ -50,7 +50,7 @@ class TokenIds(Sequence[int]):
         return self.length
 
     def __iter__(self) -> Iterator[int]:
-        return iter(json.loads(f"[{self.encoded}]"))
+        return iter(json.loads(b"[%b]" % self.encoded))
 
     @overload
     def __getitem__(self, index: int) -> int: ...

@@ -65,16 +65,15 @@ class ConnectionPool:
 
     async def get(self, path: str, *, deadline: float) -> tuple[int, bytes]:
         """Fetch `path`; return status and body."""
-        return await self._send(self._head("GET", path, {}), deadline)
+        return await self._send(self._head("GET", path, {}) + b"\r\n", deadline)
 
     async def post(
         self, path: str, body: bytes, *, deadline: float, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
         """Post JSON to `path`; return status and body. Cancelling closes the connection."""
-        length = {"Content-Length": str(len(body))}
-        return await self._send(
-            self._head("POST", path, {**(headers or {}), **length}) + body, deadline
-        )
+        head = self._head("POST", path, headers or {})
+        message = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
+        return await self._send(message, deadline)
 
     async def aclose(self) -> None:
         """Close every connection; later calls fail."""
@@ -89,8 +88,8 @@ class ConnectionPool:
             await asyncio.wait([connection.lost for connection in connections], timeout=1.0)
 
     def _head(self, method: str, path: str, headers: Mapping[str, str]) -> bytes:
-        first = f"{method} {self._path}{path} HTTP/1.1\r\n".encode()
-        return b"".join((first, self._common, _header_lines(headers), b"\r\n"))
+        first = f"{method} {self._path}{path} HTTP/1.1\r\n"
+        return f"{first}{self._common}{_header_lines(headers)}".encode()
 
     async def _send(self, message: bytes, deadline: float) -> tuple[int, bytes]:
         connection = self._kept()
@@ -161,7 +160,10 @@ class ConnectionPool:
         self._sweep = asyncio.get_running_loop().call_later(seconds, self._close_idle)
 
 
-def _header_lines(headers: Mapping[str, str]) -> bytes:
-    if any(not _FORBIDDEN.isdisjoint(value) for value in headers.values()):
-        raise ValueError("A header's value holds a line break.")
-    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
+def _header_lines(headers: Mapping[str, str]) -> str:
+    lines = ""
+    for name, value in headers.items():
+        if not _FORBIDDEN.isdisjoint(value):
+            raise ValueError("A header's value holds a line break.")
+        lines += f"{name}: {value}\r\n"
+    return lines
