@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from tests.support.fake_engine import shapes
 
-_RID = re.compile(rb'"rid": "([^"]*)"')
-_LABELS = re.compile(rb'"token_ids_logprob": (\[[^\]]*\])')
+_RID = re.compile(rb'"rid":"([^"]*)"')
+_LABELS = re.compile(rb'"token_ids_logprob":(\[[^\]]*\])')
 
 
 class InstantEngine:
