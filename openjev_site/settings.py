@@ -30,7 +30,10 @@ LOGGING = {
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
     "loggers": {
-        ours: {"level": "INFO"} for ours in ("backend", "evaluations", "openjev", "openjev_site")
+        **{our: {"level": "INFO"} for our in ("backend", "evaluations", "openjev", "openjev_site")},
+        # Below ERROR it tells of unknown addresses, which scanners ask for by the thousand, and of
+        # methods not allowed; the answers say so, and requests under /v1/ have a line of their own.
+        "django.request": {"level": "ERROR"},
     },
 }
 

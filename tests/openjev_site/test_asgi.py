@@ -70,6 +70,14 @@ async def test_refusals_of_the_edge_have_id_shape_and_log_line(
     assert caplog.messages == [f"{request_id} POST '/v1/systemone' 415"]
 
 
+async def test_nobody_can_fill_the_log_with_addresses_that_do_not_exist(
+    app: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for method, path in [("GET", "/none"), ("GET", "/v1/"), ("POST", "/"), ("GET", "/static/none")]:
+        assert (await exchange(app, method, path)).status in {404, 405}
+    assert caplog.records == []
+
+
 async def test_chunked_and_coded_bodies_reach_the_validation(app: Any) -> None:
     body = b'{"model": "jev-latest", "state": 5, "questions": {}}'
     plain = [("Content-Type", "application/json")]
