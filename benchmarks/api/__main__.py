@@ -4,10 +4,11 @@
 
 All stacks run at the same time in front of one stub engine, on one core, and are loaded in turns
 (one connection count, every stack, again and again; many short turns, because a shared machine is
-faster in one minute than in the next), so that whatever else the machine does meets all of them. Each request has a state of its own of about 300 tokens and the same four questions:
-five engine calls. Prints, and writes with `--output`, requests per second, latency and CPU time as
-medians over the rounds, and each as a ratio to the first stack; `--picture` draws them. Ends with
-exit code 1 if OpenJev misses a goal.
+faster in one minute than in the next), so that whatever else the machine does meets all of them.
+Each request has a state of its own of about 300 tokens and the same four questions: five engine
+calls. Prints, and writes with `--output`, requests per second, latency and CPU time as medians over
+the rounds, and each as a ratio to the first stack; `--picture` draws them. Ends with exit code 1 if
+OpenJev misses a goal.
 """
 
 import argparse
