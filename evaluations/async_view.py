@@ -53,12 +53,11 @@ class AsyncAPIView(APIView):
 
     def answer(self, data: Any, headers: Mapping[str, str]) -> HttpResponseBase:
         """Answer with status 200: at once where plain JSON will do, else as upstream does."""
-        accepted = self.request.accepted_renderer, self.request.accepted_media_type
-        if isinstance(accepted[0], JSONRenderer) and accepted[1] == JSONRenderer.media_type:
-            content = dumps(data)
-            length = {"Content-Type": JSONRenderer.media_type, "Content-Length": str(len(content))}
-            return HttpResponse(content, headers={**headers, **length})
-        return Response(data, headers=headers)
+        if self.request.accepted_media_type != JSONRenderer.media_type:  # a page, or `; indent=4`
+            return Response(data, headers=headers)
+        content = dumps(data)
+        entity = {"Content-Type": JSONRenderer.media_type, "Content-Length": str(len(content))}
+        return HttpResponse(content, headers={**headers, **entity})
 
     async def _respond(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:

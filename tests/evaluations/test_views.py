@@ -49,6 +49,16 @@ async def test_answers_keep_order_types_and_full_precision(post: Post) -> None:
     )
 
 
+async def test_json_is_indented_for_whoever_asks(api: AsyncClient) -> None:
+    indented = {"Accept": "application/json; indent=2"}
+    response = await api.post(
+        "/v1/systemone", REQUEST, content_type="application/json", headers=indented
+    )
+    assert response.content.startswith(b'{\n  "model": "jev-7",\n  "answers": {\n')
+    assert response["Content-Length"] == str(len(response.content))
+    assert response["x-openjev-prefix-tokens"] == "40"
+
+
 async def test_headers_tell_model_reuse_and_time(post: Post, runtime: StandInRuntime) -> None:
     response = await post(REQUEST)
     assert response["Content-Type"] == "application/json"
