@@ -67,13 +67,13 @@ def _program(source: str) -> Callable[..., str]:
     """
     # Its import costs a second and a notice about missing torch that helps nobody here.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    from transformers.utils import chat_template_utils as transformers
+    from transformers.utils import chat_template_utils
 
-    program = transformers._compile_jinja_template(source)
+    program = chat_template_utils._compile_jinja_template(source)
     program.globals = dict(program.globals)  # Jinja goes through all of them at every rendering
 
     def render(messages: list[dict[str, Any]], **variables: Any) -> str:
-        aliased = transformers._alias_reasoning_fields(messages)
+        aliased = chat_template_utils._alias_reasoning_fields(messages)
         return str(program.render(messages=aliased, **variables))
 
     return render

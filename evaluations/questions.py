@@ -1,7 +1,7 @@
 """What is asked and what is answered, as plain data.
 
-Pure: no framework, no I/O, no token ids. `evaluations.serializers` builds the requests from JSON
-and renders the answers to JSON; everything in between works on these classes.
+Pure: no framework, no I/O, no token ids. `evaluations.serializers` builds the requests from JSON,
+`evaluations.answers` writes the answers as JSON; everything in between works on these classes.
 """
 
 from collections.abc import Mapping

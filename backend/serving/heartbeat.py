@@ -27,8 +27,8 @@ async def beating(
 
     Args:
         work: what to do.
-        counts: of all processes.
-        index: of this one's.
+        counts: one for each process.
+        index: of this process' count.
         pause: seconds between two beats.
 
     Returns:
@@ -48,8 +48,8 @@ async def wait_for_silence(
     """Watch until a count has not changed for some time; for ever if need be.
 
     Args:
-        counts: of all processes.
-        index: of the watched one's.
+        counts: one for each process.
+        index: of the watched process' count.
         pause: seconds between two looks.
         limit: how many seconds count as silence, at the moment.
     """

@@ -6,7 +6,7 @@ import pytest
 
 from backend.tokenizer import TooManyTokens
 from evaluations.labels import CANDIDATES
-from evaluations.question_text import question_text
+from evaluations.question_text import option_count, question_text
 from evaluations.questions import ChoiceQuestion, NoulQuestion, ScoreQuestion
 from evaluations.suffixes import MAX_CHARACTERS, Suffixes
 from evaluations.wording import DEFAULT_WORDING as W
@@ -53,7 +53,7 @@ def first(count):
 
 
 def written(question, end, tokenizer):
-    labels = first(len(getattr(question, "options", None) or getattr(question, "levels", "yn")))
+    labels = first(option_count(question))
     return tokenizer.encode([question_text(question, W, labels), *end, MARKER])
 
 
