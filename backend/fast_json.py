@@ -39,9 +39,12 @@ def loads(data: bytes) -> Any:
 def dumps(value: Any) -> bytes:
     """Write JSON in UTF-8, without spaces; numbers are not rounded.
 
+    Args:
+        value: of what JSON knows. (`orjson` also writes dates, dataclasses and the like.)
+
     Raises:
-        ValueError: it holds a number that is not finite.
-        TypeError: it holds something that JSON does not know.
+        ValueError: it holds a number that is not finite, or half of a surrogate pair.
+        TypeError: it holds something that cannot be written.
         RecursionError: it is nested too deeply.
     """
     if _orjson is not None:

@@ -45,7 +45,7 @@ not answer."""
 
 HEALTH_SECONDS = 4.0  # a busy SGLang answers after the step it is at
 HEALTH_MAX_AGE = 1.0
-_YOUNG_OBJECTS = 10_000  # before the collector looks; Python's own is 700
+_YOUNG_OBJECTS = 10_000  # before the collector looks; Python's own is 700 to 2000
 _FAILED = "The model could not be made ready; the server's log says why. Try again later."
 _STARTING = "The model is still being loaded and checked. Try again in a few seconds."
 

@@ -19,7 +19,8 @@ from evaluations.wording import Wording
 MAX_ENTRIES = 1024
 MAX_CHARACTERS = 2048
 """Of the texts of a question that is remembered. A character is at most four bytes and so at most
-four tokens, each written in eight: 36 bytes, or 75 MB for all entries at their longest."""
+four tokens, each written in eight: 36 bytes, or 75 MB for all entries at their longest. Labels and
+wording come to little beside that."""
 
 
 class Suffixes:

@@ -72,6 +72,12 @@ def test_what_is_not_json_is_an_error(data: bytes) -> None:
 
 
 @pytest.mark.usefixtures("implementation")
+def test_half_of_a_surrogate_pair_has_no_utf8() -> None:
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        dumps({"a": "\ud800"})
+
+
+@pytest.mark.usefixtures("implementation")
 def test_what_json_does_not_know_is_an_error() -> None:
     with pytest.raises(TypeError):
         dumps({"a": object()})
