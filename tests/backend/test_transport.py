@@ -256,6 +256,18 @@ async def test_idle_connections_are_closed_before_the_engine_does(pool, peer, mo
     assert peer.connections == 4
 
 
+async def test_one_that_has_idled_for_less_is_closed_later(pool, peer, monkeypatch):
+    monkeypatch.setattr("backend.transport._KEEP_ALIVE_SECONDS", 0.2)
+    peer.script = [b""]
+    busy = asyncio.create_task(pool.get("/x", deadline=soon()))
+    await peer.until_asked(1)
+    await pool.get("/y", deadline=soon())
+    await asyncio.sleep(0.05)
+    peer.writers[0].write(OK)
+    await busy
+    await peer.until_open(0)
+
+
 async def test_closing_ends_idle_and_busy_connections(pool, peer):
     await pool.get("/x", deadline=soon())
     peer.script = [b""]
