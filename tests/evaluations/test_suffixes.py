@@ -24,6 +24,10 @@ ALL_DIFFERENT = [
     ScoreQuestion("q", ("a", "b")),
     ScoreQuestion("q", ("b", "a")),
     ScoreQuestion("q", ("a", "b"), "a"),
+    # the same texts in each kind
+    NoulQuestion("q", "a", "a", "b"),
+    ChoiceQuestion("q", {"a": "b", "c": "d"}),
+    ScoreQuestion("q", ("a", "b", "c", "d")),
 ]
 
 
