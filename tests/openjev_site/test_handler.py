@@ -8,7 +8,7 @@ from asgiref.sync import SyncToAsync
 from django.core import signals
 from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpResponse, StreamingHttpResponse
-from django.urls import path
+from django.urls import get_script_prefix, path
 
 from openjev_site.handler import Handler
 from tests.openjev_site.exchange import DISCONNECT, Reply, body_events, exchange, http_scope
@@ -63,6 +63,10 @@ async def gives_up(_request: Any) -> HttpResponse:
     raise asyncio.CancelledError
 
 
+async def where(_request: Any) -> HttpResponse:
+    return HttpResponse(get_script_prefix())
+
+
 urlpatterns = [
     path("endless", endless),
     path("long", long_text),
@@ -73,6 +77,7 @@ urlpatterns = [
     path("refused", refused),
     path("nothing", nothing),
     path("gives-up", gives_up),
+    path("where", where),
 ]
 handler404 = "evaluations.errors.not_found"
 handler500 = "evaluations.errors.server_error"
@@ -184,6 +189,21 @@ async def test_a_server_that_cancels_the_request_cancels_the_view(finished: list
 async def test_a_view_that_gives_up_by_itself_ends_the_request(finished: list[str]) -> None:
     assert (await exchange(Handler(), "GET", "/gives-up")).events == []
     assert finished == ["finished"]
+
+
+async def test_nobody_listens_to_a_client_that_has_its_answer() -> None:
+    before = asyncio.all_tasks()
+    await exchange(Handler(), "GET", "/long")
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.parametrize(("root", "prefix"), [("/under", b"/under/"), ("", b"/")])
+async def test_it_may_be_served_under_another_address(root: str, prefix: bytes) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await Handler()({**scope, "root_path": root}, receive, send)
+
+    assert (await exchange(app, "GET", f"{root}/where")).body == prefix
 
 
 async def test_a_client_that_leaves_during_its_body_is_not_answered() -> None:
