@@ -1,4 +1,5 @@
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from backend.tokenizer import ChatTokenizer
 from backend.vocabulary import vocabulary_from_gguf
 from evaluations.exceptions import InvalidRequest
 from evaluations.labels import CANDIDATES
-from evaluations.prompts import Prompt, build_prompt
+from evaluations.prompts import Prompt, build_prompt, length
 from evaluations.question_text import option_count, question_text
 from evaluations.questions import (
     ChoiceQuestion,
@@ -238,3 +239,31 @@ def test_questions_cannot_forge_a_turn_either(tiny_tokenizer: ChatTokenizer, con
     assert controls(tiny_tokenizer, prompt) == controls(tiny_tokenizer, plain)
     plain_ids = [n for n in prompt.suffix_ids[0] if n not in tiny_tokenizer.control_ids]
     assert tiny_tokenizer.decode(plain_ids).count(control) == 3
+
+
+def asked_with(text: Content) -> list[EvaluationRequest]:
+    """A request for each place that a text can have."""
+    places: list[Question] = [
+        NoulQuestion("q", text, "y", "n"),
+        NoulQuestion("q", "i", text, "n"),
+        NoulQuestion("q", "i", "y", text),
+        ChoiceQuestion("q", {"a": text, "b": None}, "i"),
+        ChoiceQuestion("q", {"a": None, "b": None}, text),
+        ScoreQuestion("q", ("a", text), "i"),
+        ScoreQuestion("q", ("a", "b"), text),
+    ]
+    first_of_two = [EvaluationRequest("m", "s", (place, PLAIN)) for place in places]
+    return [*first_of_two, EvaluationRequest("m", text, (PLAIN,))]
+
+
+def test_every_text_of_a_request_adds_to_its_length() -> None:
+    pairs = zip(asked_with("x"), asked_with("x" * 101), strict=True)
+    assert [length(long) - length(short) for short, long in pairs] == [100] * 8
+    keys = [{key: None, "b": None} for key in ("a", "a" * 101)]
+    short, long = (length(EvaluationRequest("m", "s", (ChoiceQuestion("q", k),))) for k in keys)
+    assert long - short == 100
+
+
+def test_the_length_of_structured_content_is_unknown() -> None:
+    for content in ([], {}, {"a": "b"}):
+        assert [length(request) for request in asked_with(content)] == [inf] * 8
