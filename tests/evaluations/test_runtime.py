@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -524,4 +525,17 @@ def test_process_has_one_runtime() -> None:
     try:
         assert get_runtime() is get_runtime()
     finally:
+        get_runtime.cache_clear()
+
+
+def test_the_collector_leaves_alone_what_the_start_has_made() -> None:
+    get_runtime.cache_clear()
+    thresholds = gc.get_threshold()
+    try:
+        get_runtime()._when_ready()
+        assert gc.get_freeze_count() > 0
+        assert gc.get_threshold()[0] > thresholds[0]
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
         get_runtime.cache_clear()
