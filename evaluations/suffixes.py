@@ -18,9 +18,9 @@ from evaluations.wording import Wording
 
 MAX_ENTRIES = 1024
 MAX_CHARACTERS = 2048
-"""Of the texts of a question that is remembered. A character is at most four bytes and so at most
-four tokens, each written in eight: 36 bytes, or 75 MB for all entries at their longest. Labels and
-wording come to little beside that."""
+"""Of the texts that are kept with a suffix, the question's id among them. A character is at most
+four bytes and so at most four tokens, each written in eight: 36 bytes, or 75 MB for all entries at
+their longest. Labels and wording come to little beside that."""
 
 
 class Suffixes:
@@ -59,9 +59,11 @@ class Suffixes:
             TooManyTokens: `limit` is far exceeded. A result may still be over it.
         """
         shown = contents(question)
-        if characters(shown) > MAX_CHARACTERS:
-            return self._encoded(_Asked(shown, end, question), limit=limit)
-        return self._remembered(_Asked(shown, end, question))
+        asked = _Asked(shown, end, question)
+        ending = (piece for piece in end if isinstance(piece, str))
+        if characters((question.id, *shown, *ending)) > MAX_CHARACTERS:
+            return self._encoded(asked, limit=limit)
+        return self._remembered(asked)
 
     def _encoded(self, asked: "_Asked", *, limit: int | None = None) -> TokenIds:
         labels = self._labels_for(option_count(asked.question))

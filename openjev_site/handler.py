@@ -28,6 +28,9 @@ from django.utils.log import log_response
 
 from evaluations.errors import error_body
 
+_MAX_REMEMBERED_PATH = 256
+"""Characters. Any address may be one of a model, and as long as the server takes."""
+
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -101,11 +104,13 @@ class Handler(ASGIHandler):
         return response
 
     def resolve_request(self, request: Any) -> ResolverMatch:
-        """Find the view of an address; those that come again are remembered.
+        """Find the view of an address; those that come again are remembered, unless they are long.
 
         There is one set of addresses: unlike upstream's, it asks no request for its own.
         """
-        request.resolver_match = match = _resolve(settings.ROOT_URLCONF, request.path_info)
+        path = request.path_info
+        find = _resolve if len(path) <= _MAX_REMEMBERED_PATH else _resolve.__wrapped__
+        request.resolver_match = match = find(settings.ROOT_URLCONF, path)
         return match
 
     def create_request(

@@ -12,6 +12,7 @@ from evaluations.suffixes import MAX_CHARACTERS, Suffixes
 from evaluations.wording import DEFAULT_WORDING as W
 
 MARKER = "Answer:"
+LONG = "x" * (MAX_CHARACTERS + 1)
 ALL_DIFFERENT = [
     NoulQuestion("q"),
     NoulQuestion("q", "a"),
@@ -87,11 +88,20 @@ def test_the_end_of_the_turn_makes_another_suffix(counting, tiny_tokenizer):
     assert counting.asked == 3
 
 
-@pytest.mark.parametrize("text", ["x" * (MAX_CHARACTERS + 1), {"structured": "content"}])
-def test_a_long_or_structured_question_is_not_kept(counting, text):
+@pytest.mark.parametrize(
+    ("question", "end"),
+    [
+        (NoulQuestion("q", LONG), ()),
+        (NoulQuestion("q", {"structured": "content"}), ()),
+        (NoulQuestion(LONG, "Is it so?"), ()),
+        (NoulQuestion("q", "Is it so?"), (LONG,)),
+    ],
+    ids=["text", "structure", "id", "end of the turn"],
+)
+def test_nothing_long_or_structured_is_kept(counting, question, end):
     suffixes = remembering(counting)
     for _ in range(2):
-        suffixes.encode(NoulQuestion("q", text), (), limit=10**6)
+        suffixes.encode(question, end, limit=10**6)
     assert counting.asked == 2
 
 

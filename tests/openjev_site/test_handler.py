@@ -8,8 +8,9 @@ from asgiref.sync import SyncToAsync
 from django.core import signals
 from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpResponse, StreamingHttpResponse
-from django.urls import get_script_prefix, path
+from django.urls import ResolverMatch, get_resolver, get_script_prefix, path
 
+from openjev_site import handler
 from openjev_site.handler import Handler
 from tests.openjev_site.exchange import DISCONNECT, Reply, body_events, exchange, http_scope
 
@@ -67,6 +68,10 @@ async def where(_request: Any) -> HttpResponse:
     return HttpResponse(get_script_prefix())
 
 
+async def rest_of_address(_request: Any, rest: str) -> HttpResponse:
+    return HttpResponse(rest)
+
+
 urlpatterns = [
     path("endless", endless),
     path("long", long_text),
@@ -77,6 +82,7 @@ urlpatterns = [
     path("refused", refused),
     path("nothing", nothing),
     path("gives-up", gives_up),
+    path("any/<path:rest>", rest_of_address),
     path("where", where),
 ]
 handler404 = "evaluations.errors.not_found"
@@ -153,6 +159,25 @@ async def test_a_long_body_leaves_in_one_message_with_its_length() -> None:
         "http.response.body",
     ]
     assert reply.headers["content-length"] == "300000"
+
+
+async def test_the_views_of_addresses_are_remembered_unless_they_are_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_up: list[str] = []
+
+    class Noting:
+        def resolve(self, route: str) -> ResolverMatch:
+            looked_up.append(route)
+            return get_resolver(__name__).resolve(route)
+
+    monkeypatch.setattr(handler, "get_resolver", lambda _urlconf: Noting())
+    short, long = "/any/short", "/any/" + "long" * 1000
+    for route in (short, long):
+        for _ in range(2):
+            reply = await exchange(Handler(), "GET", route)
+            assert reply.body.decode() == route.removeprefix("/any/")
+    assert looked_up == [short, long, long]
 
 
 async def test_a_client_that_leaves_cancels_the_view(finished: list[str]) -> None:
