@@ -40,6 +40,7 @@ class Channel(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._awaited: asyncio.TimerHandle | None = None
+        self._answering: RequestResponseCycle | None = None
         self._head_began = False
         self._overhead = 0
         self._body_bytes = 0
@@ -53,8 +54,11 @@ class Channel(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """End; uvicorn tells it only the latest request, which may still wait for its turn."""
         self._stop_waiting()
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -150,6 +154,10 @@ class Channel(HttpToolsProtocol):
         """The latest request, until its answer is complete."""
         latest = cast("RequestResponseCycle | None", self.cycle)
         return None if latest is None or latest.response_complete else latest
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _parse_without_upgrade(self, rest: bytes) -> None:
         """Begin the request anew; there is no other protocol to change to, whoever wishes so.

@@ -17,10 +17,14 @@ from tests.support.loopback import free_port
 from tests.support.raw_http import BROKEN, GET, POST, error_in
 
 WHOLE = GET + "\r\n"
+left = threading.Event()
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Say what was asked for and how long the body was; `/late` answers late, `/never` never."""
+    """Say what was asked for and how long the body was; `/late` answers late, `/never` never.
+
+    `/stays` notes that its client has left.
+    """
     length, more = 0, scope["path"] not in {"/deaf", "/begins"}
     while more:
         event = await receive()
@@ -33,6 +37,11 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
     if scope["path"] in {"/never", "/begins"}:
         await asyncio.Event().wait()
+    if scope["path"] == "/stays":
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        left.set()
+        return
     if scope["path"] == "/late":
         await asyncio.sleep(0.2)
     said = b"%s?%s %d" % (scope["path"].encode(), scope["query_string"], length)
@@ -230,6 +239,15 @@ def test_a_wish_for_another_protocol_is_answered_in_this_one(serving: Serving) -
     assert first.endswith("/? 3")
     assert second.endswith("/? 0")
     assert refused.startswith("400 ")
+
+
+@pytest.mark.parametrize("behind", ["", WHOLE, WHOLE * 3])
+def test_a_client_that_leaves_ends_what_it_waits_for(serving: Serving, behind: str) -> None:
+    left.clear()
+    with connect(serving) as client:
+        client.sendall((WHOLE.replace(" / ", " /stays ") + behind).encode())
+        assert not left.wait(0.1)
+    assert left.wait(10)
 
 
 def test_nobody_is_told_what_serves(serving: Serving) -> None:
