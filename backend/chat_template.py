@@ -174,20 +174,24 @@ def conceal_messages(
     messages: Sequence[Message], controls: ControlStrings, placeholders: Placeholders
 ) -> list[dict[str, Any]]:
     """Copy `messages` with every string of the caller's made safe to render."""
-
-    def copy(value: Any, *, compared: bool = False) -> Any:
-        if isinstance(value, str):
-            return controls.conceal(value, placeholders, compared=compared)
-        if isinstance(value, Mapping):
-            return {
-                copy(key, compared=True): copy(item, compared=key in _COMPARED_KEYS)
-                for key, item in value.items()
-            }
-        if isinstance(value, list | tuple):
-            return [copy(item) for item in value]
-        return value
-
     try:
-        return [copy(message) for message in messages]
+        return [_concealed(message, controls, placeholders) for message in messages]
     except RecursionError:
         raise TemplateRefused("it is nested too deeply") from None
+
+
+def _concealed(
+    value: Any, controls: ControlStrings, placeholders: Placeholders, *, compared: bool = False
+) -> Any:
+    if isinstance(value, str):
+        return controls.conceal(value, placeholders, compared=compared)
+    if isinstance(value, Mapping):
+        return {
+            _concealed(key, controls, placeholders, compared=True): _concealed(
+                item, controls, placeholders, compared=key in _COMPARED_KEYS
+            )
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_concealed(item, controls, placeholders) for item in value]
+    return value

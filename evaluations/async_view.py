@@ -6,10 +6,12 @@ to Django, which renders it in one. Nothing in here knows what a view answers.
 """
 
 import asyncio
+import gc
 import inspect
 import logging
 import time
 from collections.abc import Mapping
+from traceback import clear_frames
 from typing import Any
 
 from django.http import HttpResponse
@@ -43,13 +45,18 @@ class AsyncAPIView(APIView):
         self.request = self.initialize_request(request, *args, **kwargs)
         try:
             response = await self._respond(self.request, *args, **kwargs)
-        except asyncio.CancelledError:
-            log_request(request, CLIENT_CLOSED_REQUEST, started, level=self.log_level)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                log_request(request, CLIENT_CLOSED_REQUEST, started, level=self.log_level)
+            _empty_frames(error)
+            self._let_go()
             raise
         self.headers = self.default_response_headers
         self.response = self.finalize_response(self.request, response, *args, **kwargs)  # type: ignore[arg-type] # the stubs know no plain HttpResponse here
         log_request(request, self.response.status_code, started, level=self.log_level)
-        return _rendered(self.response, self.request)
+        rendered = _rendered(self.response, self.request)
+        rendered._resource_closers.append(self._let_go)  # type: ignore[attr-defined]
+        return rendered
 
     def answer(self, data: Any, headers: Mapping[str, str]) -> HttpResponseBase:
         """Answer with status 200: at once where plain JSON will do, else as upstream does."""
@@ -58,6 +65,22 @@ class AsyncAPIView(APIView):
         content = dumps(data)
         entity = {"Content-Type": JSONRenderer.media_type, "Content-Length": str(len(content))}
         return HttpResponse(content, headers={**headers, **entity})
+
+    def _let_go(self) -> None:
+        """Undo what view, request and response have of each other.
+
+        The request's body would stay in memory until the collector looks for such circles, which it
+        seldom does. Those that are in a page nobody can undo.
+        """
+        has_page = False
+        if isinstance(getattr(self, "response", None), Response):
+            has_page = isinstance(self.response.accepted_renderer, BrowsableAPIRenderer)
+            self.response.renderer_context.clear()  # type: ignore[attr-defined] # not in the stubs
+        self.request.parser_context.clear()
+        vars(self.request).clear()
+        vars(self).clear()
+        if has_page:
+            gc.collect(0)
 
     async def _respond(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
@@ -71,7 +94,19 @@ class AsyncAPIView(APIView):
                 response = await response
         except Exception as error:
             response = self.handle_exception(error)
+            _empty_frames(error)
         return response
+
+
+def _empty_frames(error: BaseException) -> None:
+    """Undo what an error that has been dealt with holds: all variables of whatever it came through.
+
+    Among them may be the error itself, as with each that passes a `TaskGroup`; see `_let_go`.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        clear_frames(seen.__traceback__)
+        seen = seen.__context__
 
 
 def _rendered(response: HttpResponseBase, request: Request) -> HttpResponseBase:

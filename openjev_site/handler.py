@@ -170,6 +170,7 @@ class _Stay:
     def over(self) -> None:
         """Stop listening."""
         self._listening.cancel()
+        del self._listening  # which leads back here, and to the request's body
 
     async def _listen(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -5,6 +5,7 @@ tokenizer is there.
 """
 
 import asyncio
+import gc
 import gzip
 import json
 import threading
@@ -19,13 +20,14 @@ from django.test import override_settings
 from backend import plain_encoder
 from backend.client import EngineClient
 from backend.config import load_config
+from backend.errors import EngineUnavailable
 from backend.tokenizer import ChatTokenizer, load_tokenizer
 from evaluations import views
 from evaluations.readout import Readout
 from evaluations.runtime import Runtime
 from openjev_site.decoding import Decoder
 from openjev_site.edge import build_application
-from tests.openjev_site.exchange import exchange
+from tests.openjev_site.exchange import DISCONNECT, body_events, exchange
 from tests.support.instant_engine import InstantEngine
 from tests.support.served import tiny_settings
 
@@ -38,6 +40,10 @@ SENTENCE = "The customer was charged twice and asks for a refund of the second p
 SHORT = SENTENCE * 10
 LONG = SENTENCE * 100
 VERY_LONG = SENTENCE * 1000  # 63,000 of the tiny model's tokens
+
+PADDING = "x" * 100_000  # ignored like every unknown field
+PADDED = {"model": "jev-latest", "state": SHORT, "questions": QUESTIONS, "padding": PADDING}
+_JSON = "application/json"
 
 STALL_SECONDS = 0.05
 ROUNDS = 5
@@ -152,6 +158,91 @@ async def test_a_refused_request_goes_to_no_thread(app: Any, hops: list[Any]) ->
     reply = await exchange(app, headers=[("Content-Type", "application/json")], chunks=[b"{}"])
     assert reply.status == 422
     assert hops == []
+
+
+async def post_padded(app: Any, *, leaves: bool = False, **headers: str) -> int:
+    """Post a padded body, perhaps without waiting for the answer; its status, or 499."""
+    named = {"Content-Type": _JSON, **{name.replace("_", "-"): v for name, v in headers.items()}}
+    events = body_events([json.dumps(PADDED).encode()])
+    if leaves:
+        events.append(DISCONNECT)
+    # in a task of its own, as a server does it
+    reply = await asyncio.create_task(exchange(app, headers=named.items(), events=events))
+    return reply.status if reply.events else 499
+
+
+def longest_left_to_the_collector() -> int:
+    """The length of the longest text that is in no use and has not been freed either."""
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    gc.set_debug(0)
+    left = [held for found in gc.garbage for held in gc.get_referents(found)]
+    gc.garbage.clear()
+    return max((len(text) for text in left if isinstance(text, str | bytes)), default=0)
+
+
+async def assert_freed(app: Any, status: int, *, leaves: bool = False, **headers: str) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        assert await post_padded(app, leaves=leaves, **headers) == status
+        await asyncio.sleep(0.01)  # what was cancelled ends
+        assert longest_left_to_the_collector() < len(PADDING)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (200, {}),
+        (200, {"Content_Type": f"{_JSON}; charset=utf-8"}),
+        (200, {"Accept": f"{_JSON}; indent=2"}),
+        (200, {"Accept": "text/html"}),
+        (406, {"Accept": "text/plain"}),
+        (415, {"Content_Type": "text/plain"}),
+    ],
+)
+async def test_a_body_is_freed_with_its_answer(
+    app: Any, status: int, headers: dict[str, str]
+) -> None:
+    await assert_freed(app, status, **headers)
+
+
+async def test_a_body_that_is_refused_is_freed(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PADDED, "model", "another")
+    await assert_freed(app, 400)
+    monkeypatch.setitem(PADDED, "questions", {})
+    await assert_freed(app, 422)
+
+
+async def test_a_body_is_freed_when_the_engine_fails_or_the_client_leaves(
+    app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = InstantEngine.post
+
+    async def fail(self: Any, path: str, body: bytes, **more: Any) -> tuple[int, bytes]:
+        if b'.0002"' in body:
+            raise EngineUnavailable("away")
+        return await answer(self, path, body, **more)
+
+    async def hang(self: Any, path: str, body: bytes, **more: Any) -> tuple[int, bytes]:
+        if b'.0002"' in body:
+            await asyncio.Event().wait()
+        return await answer(self, path, body, **more)
+
+    monkeypatch.setattr(InstantEngine, "post", hang)
+    await assert_freed(app, 499, leaves=True)
+    monkeypatch.setattr(InstantEngine, "post", fail)
+    await assert_freed(app, 503)
+
+
+async def test_a_failure_of_ours_frees_the_body(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(body: Any) -> Any:
+        raise ValueError
+
+    monkeypatch.setattr(views, "read_evaluation", fail)
+    await assert_freed(app, 500)
 
 
 async def test_a_very_long_state_keeps_nobody_waiting(app: Any) -> None:
