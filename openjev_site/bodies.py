@@ -64,12 +64,14 @@ class _Upload:
     """A body on its way in.
 
     Attributes:
+        asked: whether any of it has been asked for.
         taken: bytes received so far, as they were sent.
         complete: whether the last byte has come.
     """
 
     def __init__(self, receive: ASGIReceiveCallable) -> None:
         self._receive = receive
+        self.asked = False
         self.taken = 0
         self.complete = False
 
@@ -79,6 +81,7 @@ class _Upload:
         Raises:
             Disconnected: the client left.
         """
+        self.asked = True
         event = await self._receive()
         if event["type"] != "http.request":
             raise Disconnected
@@ -123,7 +126,7 @@ class Bodies:
         except Disconnected:
             return
         except Refusal as refusal:
-            await self._refuse(refusal, scope, upload, send, expects=b"expect" in framing)
+            await self._refuse(refusal, scope, upload, send, expects=bool(framing.get(b"expect")))
             return
         headers.append((b"content-length", b"%d" % len(body)))
         plain = cast("HTTPScope", {**scope, "headers": headers})
@@ -202,7 +205,7 @@ class Bodies:
             end=False,
         )
         # A client that waits for "100 Continue" has sent nothing yet, and asking would invite it.
-        if not expects:
+        if upload.asked or not expects:
             await upload.discard()
         await end_response(send)
 

@@ -143,8 +143,9 @@ async def test_a_meaningless_length_is_not_believed(app: Bodies, echo: Echo, len
     assert echo.headers["content-length"] == str(len(TEXT))
 
 
+@pytest.mark.parametrize("headers", [[], [("Expect", "100-continue")]])
 async def test_counted_bytes_are_refused_as_soon_as_they_pass_the_limit(
-    app: Bodies, echo: Echo, monkeypatch: pytest.MonkeyPatch
+    app: Bodies, echo: Echo, monkeypatch: pytest.MonkeyPatch, headers: list[tuple[str, str]]
 ) -> None:
     monkeypatch.setattr(bodies, "_LINGER_BYTES", 10 * LIMIT)
     replied_after: list[int] = []
@@ -162,7 +163,7 @@ async def test_counted_bytes_are_refused_as_soon_as_they_pass_the_limit(
         replied_after.append(received)
         reply.events.append(event)
 
-    await app(http_scope(), receive, send)
+    await app(http_scope(headers=headers), receive, send)
     assert_refused(reply, 413, "request_too_large", str(LIMIT))
     # the whole answer is out at the first byte too many; what follows is only taken in
     assert replied_after[:2] == [LIMIT + 100, LIMIT + 100]
