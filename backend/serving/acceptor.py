@@ -7,9 +7,15 @@ of what is spoken on a connection.
 import asyncio
 import logging
 import socket
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 logger = logging.getLogger(__name__)
+
+UNREAD_SECONDS = 120.0
+"""How long a client may take nothing of what it is sent, where the system (Linux) can tell. Servers
+wait for ever, even for one that they have done with, and keep for it what it does not take."""
 
 _PAUSE_SECONDS = 1.0
 
@@ -54,4 +60,8 @@ class Acceptor:
             self._pause = self._loop.call_later(_PAUSE_SECONDS, self._resume)
             return
         connection.setblocking(False)
+        if sys.platform == "linux":
+            milliseconds = int(UNREAD_SECONDS * 1000)
+            with suppress(OSError):  # where there is no such option
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         self._take(connection)

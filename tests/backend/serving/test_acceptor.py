@@ -42,6 +42,20 @@ async def test_each_of_several_listeners_takes_its_share(listener):
         connection.close()
 
 
+async def test_a_client_that_reads_nothing_is_given_up(listener, monkeypatch):
+    monkeypatch.setattr(acceptor, "UNREAD_SECONDS", 0.3)
+    taken = []
+    taking = Acceptor(listener, taken.append)
+    with socket.create_connection(listener.getsockname()):
+        await until(lambda: taken)
+        much = bytes(64 * 2**20)  # more than any system takes in by itself
+        async with asyncio.timeout(20) as limit:
+            with taken[0] as connection, pytest.raises(TimeoutError):
+                await asyncio.get_running_loop().sock_sendall(connection, much)
+        assert not limit.expired()
+    taking.close()
+
+
 class Failing:
     """A listening socket that fails for a while."""
 
