@@ -14,6 +14,14 @@ pytestmark = pytest.mark.process
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
+@pytest.fixture(autouse=True)
+def _no_signal_is_ignored():
+    """Under `nohup` the tests, and all that they start, would ignore SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @contextmanager
 def running(argv, environ):
     command = Running(argv, environ)
