@@ -132,6 +132,8 @@ class Workers:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for worker in list(self._workers.values()):  # those whose task had not begun
+            await self._end(worker)
         self._file.close()
 
     async def startup(self) -> None:
@@ -199,6 +201,7 @@ class Workers:
         except BaseException:  # also where this is cancelled: nobody would end it
             ours.close()
             process.kill()
+            await process.wait()
             raise
         now = asyncio.get_running_loop().time()
         worker = self._workers[index] = _Worker(index, process, heard, told, started_at=now)
@@ -233,10 +236,14 @@ class Workers:
             return await worker.process.wait()
         finally:
             watching.cancel()
-            self._workers.pop(worker.index).told.close()
-            with suppress(ProcessLookupError):
-                worker.process.kill()
-            await worker.process.wait()
+            await self._end(worker)
+
+    async def _end(self, worker: _Worker) -> None:
+        """Leave nothing of a worker, whether it has ended or not."""
+        self._workers.pop(worker.index).told.close()
+        with suppress(ProcessLookupError):
+            worker.process.kill()
+        await worker.process.wait()
 
     async def _end_if_it_hangs(self, worker: _Worker) -> None:
         """Wait until it has been silent for too long, have it show where it is, and kill it.

@@ -371,6 +371,16 @@ async def test_those_that_do_not_end_are_killed_with_the_context(workers):
     assert_gone(processes)
 
 
+async def test_those_that_nobody_follows_yet_are_killed_with_the_context(workers):
+    workers._argv = DEAF
+    others = set(psutil.Process().children())
+    await workers.startup()
+    processes = set(psutil.Process().children()) - others
+    assert len(processes) == 2
+    await workers.__aexit__(None, None, None)
+    assert_gone(processes)
+
+
 async def test_deaths_long_ago_do_not_count(workers, monkeypatch):
     monkeypatch.setattr("backend.serving.workers.DEATHS_SECONDS", 0.0)
     workers._argv = KILLED
