@@ -428,6 +428,7 @@ async def test_one_that_is_asked_again_and_again_is_replaced_at_leisure(workers,
 async def test_a_replacement_says_that_all_are_starting_but_waits_where_others_serve(
     workers, monkeypatch
 ):
+    monkeypatch.setattr("backend.serving.workers.DEATHS_SECONDS", 0.0)  # however many there are
     starts = note_starts(workers, monkeypatch)
     workers._argv = KILLED
     await workers.startup()
