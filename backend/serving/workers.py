@@ -193,7 +193,7 @@ class Workers:
                     pass_fds=[self._listener.fileno(), self._file.fileno()],
                     start_new_session=True,
                 )
-            except OSError:
+            except BaseException:  # also where this is cancelled
                 ours.close()
                 raise
         try:

@@ -381,6 +381,22 @@ async def test_those_that_nobody_follows_yet_are_killed_with_the_context(workers
     assert_gone(processes)
 
 
+async def test_a_start_that_is_cancelled_leaves_no_connection(workers, monkeypatch):
+    made = []
+
+    async def never(*arguments, stdin, **options):
+        made.append(stdin)
+        await asyncio.Event().wait()
+
+    before = psutil.Process().num_fds()
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", never)
+    starting = asyncio.create_task(workers.startup())
+    await becomes(lambda: made)
+    starting.cancel()
+    await asyncio.wait((starting,))
+    assert psutil.Process().num_fds() == before
+
+
 async def test_deaths_long_ago_do_not_count(workers, monkeypatch):
     monkeypatch.setattr("backend.serving.workers.DEATHS_SECONDS", 0.0)
     workers._argv = KILLED
