@@ -27,8 +27,8 @@ CLOSING_SECONDS = 5.0
 """The application bounds its own draining; then it closes what it has open."""
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# calls to a dead engine fail at once: half a second to notice, and half to write the answers
-_DEAD_SECONDS = 0.5
+# calls to a dead engine fail at once, unless the machine is at a standstill
+_DEAD_SECONDS = 1.0
 _WRITING_SECONDS = 1.0
 # SGLang looks every 5 s whether it was asked to end; killed, it leaves shared memory behind
 _ENGINE_GRACE_SECONDS = 15.0
@@ -170,7 +170,7 @@ async def wind_up(
         if lifespan is not None:
             await lifespan.shutdown(drain_seconds)
         if api is not None:
-            await api.finish_answers(min(drain_seconds, _WRITING_SECONDS))
+            await api.finish_answers(_WRITING_SECONDS)
     finally:
         if engine is not None:
             await engine.stop(grace)

@@ -3,8 +3,8 @@
 The runtime is started by the server's `lifespan.startup`, or by the first HTTP request where the
 server has no lifespan protocol (plain `daphne openjev_site.asgi:application`). A server that looks
 into the lifespan's state finds `refused` there, and learns from it that waiting is in vain. On
-`lifespan.shutdown` new requests are refused, those in flight get `drain_seconds`, then the runtime
-stops. This module never knows what the runtime does.
+`lifespan.shutdown` new requests are refused, those in flight get `drain_seconds`, or less from a
+server that has no such time, then the runtime stops. This module never knows what the runtime does.
 """
 
 import asyncio
@@ -92,8 +92,7 @@ class Lifespan:
                 await send({"type": "lifespan.startup.complete"})
             elif event["type"] == "lifespan.shutdown":
                 try:
-                    await self._drain()
-                    await self._runtime().stop()
+                    await self._end()
                 except Exception as error:
                     logger.exception("The shut-down failed.")
                     await send({"type": "lifespan.shutdown.failed", "message": str(error)})
@@ -122,6 +121,12 @@ class Lifespan:
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
+
+    async def _end(self) -> None:
+        try:
+            await self._drain()
+        finally:  # a server that waits no longer cancels this: who waits for an answer is told then
+            await self._runtime().stop()
 
     async def _drain(self) -> None:
         self._draining = True

@@ -25,7 +25,7 @@ CONFIG = replace(
 END_OF_A_FAILURE = [
     "api closes",
     "engine stops 0",
-    "app drains 0.5",
+    "app drains 1",
     "api finishes",
     "engine stops 0",
 ]

@@ -37,12 +37,14 @@ class Product:
     Attributes:
         app: takes requests as from any ASGI server.
         engine: the fake one.
+        lifespan: of `app`; ended with the context, or before.
         resident: tasks that live as long as the server.
         unhandled: failures that nobody took, as the loop told them.
     """
 
     app: Any
     engine: FakeEngine
+    lifespan: Lifespan
     resident: set[asyncio.Task[Any]] = field(default_factory=set)
     unhandled: list[dict[str, Any]] = field(default_factory=list)
 
@@ -136,15 +138,14 @@ async def serve(
         get_runtime.cache_clear()
         with override_settings(OPENJEV=config):
             app = build_application(config, get_runtime)
-            product = Product(app, engine)
+            product = Product(app, engine, Lifespan(app))
             loop.set_exception_handler(lambda _, context: product.unhandled.append(context))
-            lifespan = Lifespan(app)
             try:
-                await lifespan.startup()
+                await product.lifespan.startup()
                 yield product
             finally:
                 engine.release()
-                await lifespan.shutdown(_DRAIN_SECONDS)
+                await product.lifespan.shutdown(_DRAIN_SECONDS)
                 get_runtime.cache_clear()
         assert leaks.tasks() <= before
         assert product.ports() == set()

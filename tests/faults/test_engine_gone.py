@@ -44,6 +44,19 @@ async def assert_served(product: Product) -> None:
     await product.settle()
 
 
+async def test_who_waits_for_a_hung_engine_is_told_when_the_server_waits_no_longer(
+    served: Serve,
+) -> None:
+    async with served(REQUEST_TIMEOUT="60", DRAIN_TIMEOUT="60") as product:
+        await product.until_ready()
+        product.engine.hang()
+        asked = [asyncio.create_task(product.evaluate()) for _ in range(EVALUATIONS)]
+        await product.engine.wait_for(running(EVALUATIONS))
+        await product.lifespan.shutdown(0.05)
+        for reply in await asyncio.gather(*asked):
+            assert_outcome(reply, GONE)
+
+
 async def test_hang_then_die_then_another_in_its_place(served: Serve) -> None:
     """What SGLang 0.5.19 does when a request kills it: for a minute nothing, then gone."""
     loop = asyncio.get_running_loop()

@@ -170,6 +170,23 @@ async def test_a_request_that_never_ends_holds_the_shutdown_only_for_the_grace(
     await stuck
 
 
+async def test_a_server_that_does_not_wait_for_the_grace_stops_the_runtime_all_the_same(
+    runtime: FakeRuntime,
+) -> None:
+    slow = Slow()
+    app = around(slow, runtime)
+    server = Server(app)
+    stuck = asyncio.create_task(exchange(app))
+    await slow.entered.wait()
+    server.tell("shutdown")
+    await asyncio.wait([server.task], timeout=0.05)
+    server.task.cancel()
+    await asyncio.gather(server.task, return_exceptions=True)
+    assert runtime.events == ["start", "stop"]
+    slow.release.set()
+    await stuck
+
+
 async def test_a_failed_request_is_no_longer_in_flight(runtime: FakeRuntime) -> None:
     async def failing(scope: Any, receive: Any, send: Any) -> None:
         raise ValueError

@@ -100,6 +100,9 @@ def serve(
     try:
         wait_until_healthy(served.url, process, seconds=seconds, log=log)
         yield served
+    except BaseException:
+        print(log.read_text())  # which pytest shows with the failure
+        raise
     finally:
         if process.poll() is None:
             process.terminate()
