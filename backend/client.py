@@ -215,9 +215,9 @@ class EngineClient:
             )
         if not (tokens and label_ids):
             raise EngineRejected("There are no tokens to send.", status=400)
-        lowest = min(tokens.lowest, *label_ids)
+        is_negative = b"-" in tokens.encoded or min(label_ids) < 0
         highest = max(tokens.highest, *label_ids)
-        if lowest < 0 or highest >= (self.vocabulary_size or 2**31):
+        if is_negative or highest >= (self.vocabulary_size or 2**31):
             raise EngineRejected(
                 "A token id, of the input or of a label, is outside the vocabulary; nothing was "
                 "sent.",

@@ -12,7 +12,7 @@ from typing import cast
 
 import httptools
 
-from backend.errors import EngineError, EngineProtocolError, EngineTimeout, EngineUnavailable
+from backend.errors import EngineError, EngineProtocolError, EngineUnavailable
 
 _MAX_ANSWER_BYTES = 4 * 2**20
 
@@ -47,8 +47,10 @@ class Connection(asyncio.Protocol):
         """Whether another exchange may follow."""
         return self._is_reusable and not self.lost.done()
 
-    async def exchange(self, message: bytes, deadline: float) -> tuple[int, bytes]:
+    async def exchange(self, message: bytes) -> tuple[int, bytes]:
         """Send a request and wait for its answer; cancelling makes the connection unusable.
+
+        It waits until `fail` ends it, if need be.
 
         Raises:
             ClosedWhileIdle: it had been kept, and ended without a byte.
@@ -58,20 +60,24 @@ class Connection(asyncio.Protocol):
         self._body.clear()
         self._taken = 0
         self._begun = self._is_reusable = False
-        late = self._loop.call_at(deadline, self._fail_late)
         try:
             if self.lost.done():
-                self._fail(self._gone())
+                self.fail(self._gone())
             else:
                 self._transport.write(message)
             answer = await self._answer
             if isinstance(answer, EngineError):
                 raise answer
         finally:
-            late.cancel()
             self._answer = None
             self._exchanges += 1
         return answer
+
+    def fail(self, error: EngineError) -> None:
+        """End the exchange that is under way, if one is, with `error`."""
+        self._is_reusable = False
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(error)
 
     def close(self) -> None:
         """Close it at once; nothing more is sent."""
@@ -90,12 +96,12 @@ class Connection(asyncio.Protocol):
         self._begun = True
         self._taken += len(data)
         if self._taken > _MAX_ANSWER_BYTES:  # headers, chunk sizes and preliminary answers, too
-            self._fail(EngineProtocolError("The engine's answer is too large to be one."))
+            self.fail(EngineProtocolError("The engine's answer is too large to be one."))
             return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._fail(EngineProtocolError("The engine's answer broke off or is not HTTP."))
+            self.fail(EngineProtocolError("The engine's answer broke off or is not HTTP."))
 
     def on_message_begin(self) -> None:
         """Note an answer that nobody asked for."""
@@ -116,7 +122,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note the end."""
-        self._fail(self._gone())
+        self.fail(self._gone())
         self.lost.set_result(None)
 
     def _gone(self) -> EngineError:
@@ -125,11 +131,3 @@ class Connection(asyncio.Protocol):
         if self._exchanges:
             return ClosedWhileIdle("The engine closed the connection while it idled.")
         return EngineUnavailable("The engine closed the connection without an answer.")
-
-    def _fail_late(self) -> None:
-        self._fail(EngineTimeout())
-
-    def _fail(self, error: EngineError) -> None:
-        self._is_reusable = False
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(error)

@@ -28,7 +28,11 @@ class Engine(Protocol):
         deadline: float,
         routing_key: str,
     ) -> LabelLogprobs:
-        """Evaluate `input_ids` and give the log-probability of each label as the next token."""
+        """Evaluate `input_ids` and give the log-probability of each label as the next token.
+
+        Raises:
+            EngineError: in any case at the deadline; nobody else watches it.
+        """
         ...
 
     async def describe(self, *, deadline: float) -> EngineDescription:

@@ -18,13 +18,11 @@ class TokenIds(Sequence[int]):
     Attributes:
         encoded: the inside of a JSON array.
         length: how many ids.
-        lowest: of the ids; 0 where there are none.
         highest: of the ids; 0 where there are none.
     """
 
     encoded: bytes
     length: int
-    lowest: int
     highest: int
 
     @classmethod
@@ -33,8 +31,8 @@ class TokenIds(Sequence[int]):
         if isinstance(ids, TokenIds):
             return ids
         if not ids:
-            return cls(b"", 0, 0, 0)
-        return cls(dumps([*ids])[1:-1], len(ids), min(ids), max(ids))
+            return cls(b"", 0, 0)
+        return cls(dumps([*ids])[1:-1], len(ids), max(ids))
 
     def __add__(self, other: "TokenIds") -> "TokenIds":
         if not (self.length and other.length):
@@ -42,7 +40,6 @@ class TokenIds(Sequence[int]):
         return TokenIds(
             b"%b,%b" % (self.encoded, other.encoded),
             self.length + other.length,
-            min(self.lowest, other.lowest),
             max(self.highest, other.highest),
         )
 

@@ -20,6 +20,8 @@ from backend.errors import EngineTimeout, EngineUnavailable
 
 # shorter than the 5 s after which SGLang closes an idle connection
 _KEEP_ALIVE_SECONDS = 3.0
+# a call that is over its deadline is found at the next look: cheaper than a timer for each
+_LOOK_SECONDS = 0.02
 _FORBIDDEN = frozenset("\r\n\0")
 
 
@@ -59,7 +61,8 @@ class ConnectionPool:
             common["Authorization"] = f"Bearer {api_key}"
         self._common = _header_lines(common)
         self._idle: deque[Connection] = deque()
-        self._busy: set[Connection] = set()
+        self._busy: dict[Connection, float] = {}  # and the deadline
+        self._look: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -78,8 +81,9 @@ class ConnectionPool:
     async def aclose(self) -> None:
         """Close every connection; later calls fail."""
         self._closed = True
-        if self._sweep is not None:
-            self._sweep.cancel()
+        for timer in (self._look, self._sweep):
+            if timer is not None:
+                timer.cancel()
         connections = [*self._idle, *self._busy]
         self._idle.clear()
         for connection in connections:
@@ -103,16 +107,30 @@ class ConnectionPool:
     async def _exchange(
         self, connection: Connection, message: bytes, deadline: float
     ) -> tuple[int, bytes]:
-        self._busy.add(connection)
+        self._busy[connection] = deadline
+        if self._look is None:
+            self._look_later()
         try:
-            answer = await connection.exchange(message, deadline)
+            answer = await connection.exchange(message)
         finally:
-            self._busy.discard(connection)
+            del self._busy[connection]
             if connection.is_reusable and not self._closed:
                 self._keep(connection)
             else:
                 connection.close()
         return answer
+
+    def _look_later(self) -> None:
+        self._look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._fail_late)
+
+    def _fail_late(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for connection, deadline in self._busy.items():
+            if deadline <= now:
+                connection.fail(EngineTimeout())
+        self._look = None
+        if self._busy:
+            self._look_later()
 
     async def _connect(self, deadline: float) -> Connection:
         if self._closed:

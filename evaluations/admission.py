@@ -3,8 +3,7 @@
 Refuses before any engine call is made. The limits themselves are `backend.config`'s.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from backend.serving.share import Share
 from evaluations.exceptions import Fault, InvalidRequest, Overloaded
@@ -16,6 +15,9 @@ OUTPUT_TOKENS = 1
 
 class Admission:
     """Counts the evaluations under way, in all processes of the API together.
+
+    A context that holds one of the places while its block runs, any number of times at once; nobody
+    waits for one.
 
     Args:
         max_concurrent: how many there may be.
@@ -31,24 +33,23 @@ class Admission:
         """Evaluations at this moment."""
         return sum(self._share.running)
 
-    @contextmanager
-    def slot(self) -> Iterator[None]:
-        """Hold one of the places while the block runs; nobody waits for one.
+    def __enter__(self) -> None:
+        """Take a place.
 
         Raises:
-            Overloaded: all places are taken.
+            Overloaded: all are taken.
         """
-        counters, own = self._share.running, self._share.index
-        counters[own] += 1  # before looking: two processes must not both take the last place
-        try:
-            if self.running > self._max_concurrent:
-                raise Overloaded(
-                    f"{self._max_concurrent} evaluations are running, as many as this server takes "
-                    "at once. Try again in a second."
-                )
-            yield
-        finally:
-            counters[own] -= 1
+        self._share.running[self._share.index] += 1  # first: two must not both take the last place
+        if self.running > self._max_concurrent:
+            self.__exit__()
+            raise Overloaded(
+                f"{self._max_concurrent} evaluations are running, as many as this server takes at "
+                "once. Try again in a second."
+            )
+
+    def __exit__(self, *failure: object) -> None:
+        """Give the place back."""
+        self._share.running[self._share.index] -= 1
 
 
 def check_budgets(

@@ -58,6 +58,12 @@ class AsyncAPIView(APIView):
         rendered._resource_closers.append(self._let_go)  # type: ignore[attr-defined]
         return rendered
 
+    def perform_authentication(self, request: Request) -> None:
+        """Let the authenticators look; there is no user for them to find."""
+        request.user = None  # type: ignore[assignment] # else they are asked for one again, by a page
+        for authenticator in request.authenticators or ():
+            authenticator.authenticate(request)
+
     def answer(self, data: Any, headers: Mapping[str, str]) -> HttpResponseBase:
         """Answer with status 200: at once where plain JSON will do, else as upstream does."""
         if self.request.accepted_media_type != JSONRenderer.media_type:  # a page, or `; indent=4`

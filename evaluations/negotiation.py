@@ -30,7 +30,7 @@ class Negotiation(DefaultContentNegotiation):
         """
         offered = list(renderers)
         first = offered[0]
-        accepted = request.META.get("HTTP_ACCEPT", "*/*")
+        accepted = request._request.META.get("HTTP_ACCEPT", "*/*")
         if format_suffix is None and accepted in _JSON_WILL_DO and isinstance(first, JSONRenderer):
             return first, first.media_type
         return super().select_renderer(request, offered, format_suffix)

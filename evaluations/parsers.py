@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import IO, Any
 
-from django.http import QueryDict
+from django.http import HttpRequest, QueryDict
 from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.parsers import BaseParser
 from rest_framework.renderers import JSONRenderer
@@ -18,9 +18,10 @@ def received_body(request: Request) -> bytes:
     Django REST framework by itself takes a body without that header (a chunked one) for an empty
     one, and Django fails on a header that is no number; so the header is set from the body.
     """
-    meta: dict[str, str] = request.META
+    plain: HttpRequest = request._request  # its own look at each attribute takes longer than this
+    meta = plain.META
     meta["CONTENT_LENGTH"] = ""
-    body: bytes = request.body
+    body = plain.body
     meta["CONTENT_LENGTH"] = str(len(body))
     return body
 
@@ -36,7 +37,10 @@ def parsed_body(request: Request, body: bytes) -> Any:
         InvalidRequest: see `parse_json`.
         UnsupportedMediaType: no parser takes this content type.
     """
-    if not body or request.META.get("CONTENT_TYPE", "") in {"", StrictJSONParser.media_type}:
+    if not body or request._request.META.get("CONTENT_TYPE", "") in {
+        "",
+        StrictJSONParser.media_type,
+    }:
         return parse_json(body)
     return request.data
 

@@ -139,7 +139,7 @@ class Runtime:
             )
         if self.readout is None:
             raise NotReady(_FAILED if self._start.has_failed else _STARTING)
-        with self._admission.slot():
+        with self._admission:
             readout = await self._verified(self.readout, self._config.request_timeout)
             try:
                 return await evaluate(

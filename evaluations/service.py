@@ -5,7 +5,7 @@ and readiness are the caller's (`evaluations.runtime`).
 """
 
 import asyncio
-import secrets
+import random
 from collections.abc import Sequence
 from time import perf_counter
 
@@ -47,8 +47,7 @@ async def evaluate(
     """
     deadline = asyncio.get_running_loop().time() + config.request_timeout
     try:
-        async with asyncio.timeout_at(deadline):
-            return await _evaluate(request, readout, engine, config, deadline)
+        return await _evaluate(request, readout, engine, config, deadline)
     except (TimeoutError, EngineTimeout):
         raise DeadlineExceeded(
             f"The evaluation took longer than {config.request_timeout:g} seconds. Send fewer "
@@ -63,8 +62,9 @@ async def _evaluate(
     if length(request) <= INLINE_CHARACTERS:
         prompt = _prepare(request, readout, config)
     else:
-        prompt = await asyncio.to_thread(_prepare, request, readout, config)
-    calls = _Calls(engine, secrets.token_hex(16), deadline)
+        async with asyncio.timeout_at(deadline):  # each call to the engine keeps to it by itself
+            prompt = await asyncio.to_thread(_prepare, request, readout, config)
+    calls = _Calls(engine, f"{random.getrandbits(128):032x}", deadline)
     prepared = perf_counter()
     warm_up = await calls.ask(prompt.prefix_ids, readout.label_ids(1))
     warmed = perf_counter()

@@ -21,12 +21,17 @@ from django.core import signals
 from django.core.cache import close_caches
 from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, ASGIRequest, get_script_prefix
+from django.core.handlers.base import reset_urlconf
 from django.http import JsonResponse
 from django.http.response import HttpResponseBase
 from django.urls import ResolverMatch, get_resolver, set_script_prefix
 from django.utils.log import log_response
 
 from evaluations.errors import error_body
+
+UNWATCHED_SECONDS = 0.25
+"""For so long nobody looks whether the client of a request has left: most are answered by then, and
+to look costs a request more than to read its address."""
 
 _MAX_REMEMBERED_PATH = 256
 """Characters. Any address may be one of a model, and as long as the server takes."""
@@ -42,6 +47,8 @@ if not settings.DATABASES:
     signals.request_started.disconnect(db.close_old_connections)
     signals.request_finished.disconnect(db.close_old_connections)
     signals.request_finished.disconnect(close_caches)
+
+signals.request_finished.disconnect(reset_urlconf)  # there is one set of addresses, see below
 
 
 class Handler(ASGIHandler):
@@ -106,7 +113,7 @@ class Handler(ASGIHandler):
     def resolve_request(self, request: Any) -> ResolverMatch:
         """Find the view of an address; those that come again are remembered, unless they are long.
 
-        There is one set of addresses: unlike upstream's, it asks no request for its own.
+        There is one set of addresses: unlike upstream, none is set for the time of a request.
         """
         path = request.path_info
         find = _resolve if len(path) <= _MAX_REMEMBERED_PATH else _resolve.__wrapped__
@@ -151,7 +158,8 @@ def _with_length(response: Any) -> Any:
 class _Stay:
     """A client's, from when its request is complete; when it leaves, the current task is cancelled.
 
-    Cheaper than a task for the answer and one for the client, and then a wait for either.
+    Cheaper than a task for the answer and one for the client, and then a wait for either. Where the
+    answer is quick there is no second task at all.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -159,7 +167,9 @@ class _Stay:
         assert task is not None  # noqa: S101 - only a coroutine of a task makes one
         self._task = task
         self._has_left = False
-        self._listening = asyncio.create_task(self._listen(receive))
+        self._listening: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.call_later(UNWATCHED_SECONDS, self._begin, receive)
 
     def is_cut_short(self) -> bool:
         """Whether somebody else has cancelled the task."""
@@ -169,8 +179,13 @@ class _Stay:
 
     def over(self) -> None:
         """Stop listening."""
-        self._listening.cancel()
-        del self._listening  # which leads back here, and to the request's body
+        self._waiting.cancel()
+        if self._listening is not None:
+            self._listening.cancel()
+            self._listening = None  # which leads back here, and to the request's body
+
+    def _begin(self, receive: Receive) -> None:
+        self._listening = asyncio.create_task(self._listen(receive))
 
     async def _listen(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

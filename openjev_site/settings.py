@@ -5,6 +5,7 @@ No database, sessions or users: nothing on the request path may block or hop thr
 `OPENJEV_SHARE` is what this process may use of it where there are several.
 """
 
+import logging
 from pathlib import Path
 
 from backend.config import load_config
@@ -36,6 +37,9 @@ LOGGING = {
         "django.request": {"level": "ERROR"},
     },
 }
+
+# No line names them, and to find them out takes as long as to write the line.
+logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 ROOT_URLCONF = "openjev_site.urls"
 ASGI_APPLICATION = "openjev_site.asgi.application"

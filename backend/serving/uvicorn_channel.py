@@ -1,9 +1,9 @@
-"""One connection of uvicorn's: how much a request may be, and how long it may take to arrive.
+"""One connection of uvicorn's: how much a request may be, and how long it and its answer may take.
 
 uvicorn bounds neither what it keeps beside a body nor the time it waits for a client that says
-nothing, and answers in plain text what breaks HTTP. How long a body may be, and may take, is the
-application's business: uvicorn hands it over as it comes. Nothing here knows what a request is
-about.
+nothing or an application that forgets to answer, and answers in plain text what breaks HTTP. How
+long a body may be, and may take, is the application's business: uvicorn hands it over as it comes.
+Nothing here knows what a request is about.
 """
 
 import asyncio
@@ -35,10 +35,17 @@ _AUTHORITY = re.compile(rb"\Ahttps?://[^/?]*/?", re.IGNORECASE)
 
 
 class Channel(HttpToolsProtocol):
-    """Refuses in JSON, with an id, what does not become a request."""
+    """Refuses in JSON, with an id, what does not become a request.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    Args:
+        answer_seconds: after which an unanswered request is given up.
+        args: uvicorn's.
+    """
+
+    def __init__(self, *args: Any, answer_seconds: float) -> None:
+        super().__init__(*args)
+        self._answer_seconds = answer_seconds
+        self._late: asyncio.TimerHandle | None = None
         self._awaited: asyncio.TimerHandle | None = None
         self._answering: RequestResponseCycle | None = None
         self._head_began = False
@@ -57,8 +64,7 @@ class Channel(HttpToolsProtocol):
         """End; uvicorn tells it only the latest request, which may still wait for its turn."""
         self._stop_waiting()
         if self._answering is not None and not self._answering.response_complete:
-            self._answering.disconnected = True
-            self._answering.message_event.set()
+            self._leave(self._answering)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -136,6 +142,8 @@ class Channel(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Go on to what comes next."""
         is_last = not self.pipeline
+        if self._late is not None:
+            self._late.cancel()
         super().on_response_complete()
         if self._last_answer and is_last and not self.transport.is_closing():
             self._end(self._last_answer)
@@ -153,11 +161,30 @@ class Channel(HttpToolsProtocol):
     def _unanswered(self) -> RequestResponseCycle | None:
         """The latest request, until its answer is complete."""
         latest = cast("RequestResponseCycle | None", self.cycle)
-        return None if latest is None or latest.response_complete else latest
+        is_over = latest is None or latest.response_complete or latest.disconnected
+        return None if is_over else latest
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
+        self._late = self.loop.call_later(self._answer_seconds, self._cut_off, cycle)
         super()._start_asgi_task(cycle, app)
+
+    def _cut_off(
+        self,
+        cycle: RequestResponseCycle,
+        status: int = 503,
+        reason: str = "the application has not answered",
+    ) -> None:
+        """Give up a request; the application learns that nobody waits for it any more."""
+        self._refused = True
+        self._leave(cycle)
+        self._end(b"" if cycle.response_started else last_answer(status, reason))
+
+    def _leave(self, cycle: RequestResponseCycle) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        cycle.disconnected = True
+        cycle.message_event.set()
 
     def _parse_without_upgrade(self, rest: bytes) -> None:
         """Begin the request anew; there is no other protocol to change to, whoever wishes so.
@@ -198,9 +225,7 @@ class Channel(HttpToolsProtocol):
             if self.pipeline:
                 self.pipeline.popleft()
             else:
-                unanswered.disconnected = True
-                unanswered.message_event.set()
-                self._end(b"" if unanswered.response_started else last_answer(status, reason))
+                self._cut_off(unanswered, status, reason)
                 return
         if unanswered is not None:
             self._last_answer = last_answer(status, reason)

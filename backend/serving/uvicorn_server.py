@@ -8,20 +8,19 @@ does.
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, cast
 
 from asgiref.typing import (
     ASGI3Application,
     ASGIReceiveCallable,
     ASGISendCallable,
-    ASGISendEvent,
     Scope,
 )
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from backend.serving.base_server import BaseServer
-from backend.serving.refusals import refusal
 from backend.serving.uvicorn_channel import Channel
 
 _IDLE_SECONDS = 60  # as long as Daphne's: a balancer keeps connections, too
@@ -40,8 +39,9 @@ class UvicornServer(BaseServer):
         self, application: ASGI3Application, listener: socket.socket, *, http_timeout: float
     ) -> None:
         super().__init__(listener)
+        self._http_timeout = http_timeout
         self._config = Config(
-            cast("Any", Bounded(application, http_timeout)),
+            cast("Any", _quiet(application)),
             http=Channel,
             ws="none",
             lifespan="off",
@@ -89,7 +89,10 @@ class UvicornServer(BaseServer):
         loop = asyncio.get_running_loop()
         connecting = loop.create_task(
             loop.connect_accepted_socket(
-                lambda: Channel(self._config, self._state, {}, loop), connection
+                lambda: Channel(
+                    self._config, self._state, {}, loop, answer_seconds=self._http_timeout
+                ),
+                connection,
             )
         )
         self._connecting.add(connecting)
@@ -102,48 +105,11 @@ class UvicornServer(BaseServer):
         return cast("list[Channel]", list(self._state.connections))
 
 
-class Bounded:
-    """ASGI wrapper for an application that may forget to answer.
+def _quiet(application: ASGI3Application) -> ASGI3Application:
+    """Keep uvicorn from logging a failure where a request ends with the server."""
 
-    Args:
-        application: what is wrapped.
-        seconds: how long it may take for one request.
-    """
+    async def quiet(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        with suppress(asyncio.CancelledError):
+            await application(scope, receive, send)
 
-    def __init__(self, application: ASGI3Application, seconds: float) -> None:
-        self._application = application
-        self._seconds = seconds
-
-    async def __call__(
-        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
-    ) -> None:
-        """Serve one connection."""
-        has_begun = False
-
-        async def noting(event: ASGISendEvent) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(event)
-
-        try:
-            async with asyncio.timeout(self._seconds) as limit:
-                await self._application(scope, receive, noting)
-        except TimeoutError:
-            if has_begun or not limit.expired():
-                raise
-            await _refuse(send)
-        except asyncio.CancelledError:
-            return  # the server ends and has dropped the connection: it would log a failure
-
-
-async def _refuse(send: ASGISendCallable) -> None:
-    _, headers, content = refusal(503, "the application has not answered")
-    await send(
-        {
-            "type": "http.response.start",
-            "status": 503,
-            "headers": [*headers, (b"connection", b"close")],
-            "trailers": False,
-        }
-    )
-    await send({"type": "http.response.body", "body": content, "more_body": False})
+    return quiet

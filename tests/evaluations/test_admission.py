@@ -9,12 +9,12 @@ from evaluations.exceptions import Fault, InvalidRequest, Overloaded
 
 def test_one_more_than_allowed_is_refused_at_once_and_places_come_back() -> None:
     admission = Admission(2, Share())
-    with admission.slot(), admission.slot():
-        with pytest.raises(Overloaded, match="2 evaluations are running"), admission.slot():
+    with admission, admission:
+        with pytest.raises(Overloaded, match="2 evaluations are running"), admission:
             pytest.fail("a third place was given out")
         assert admission.running == 2
     assert admission.running == 0
-    with pytest.raises(ZeroDivisionError), admission.slot():
+    with pytest.raises(ZeroDivisionError), admission:
         raise ZeroDivisionError
     assert admission.running == 0
 
@@ -22,10 +22,10 @@ def test_one_more_than_allowed_is_refused_at_once_and_places_come_back() -> None
 def test_places_are_shared_with_other_processes() -> None:
     running = [0, 0, 0]
     first, last = (Admission(2, Share(running, index)) for index in (0, 2))
-    with first.slot(), last.slot():
+    with first, last:
         assert running == [1, 0, 1]
         for admission in (first, last):
-            with pytest.raises(Overloaded), admission.slot():
+            with pytest.raises(Overloaded), admission:
                 pytest.fail("a third place was given out")
         assert running == [1, 0, 1]
     assert running == [0, 0, 0]

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from backend.description import EngineDescription
-from backend.errors import EngineUnavailable
+from backend.errors import EngineTimeout, EngineUnavailable
 from backend.protocol import LabelLogprobs
 
 Answer = Callable[["Call"], Awaitable[tuple[float, ...]]]
@@ -61,13 +61,20 @@ class StandIn:
         self.calls.append(call)
         self.under_way += 1
         try:
-            logprobs = await self.answer(call)
-        except asyncio.CancelledError:
-            self.cancelled.append(rid)
-            raise
+            async with asyncio.timeout_at(deadline):
+                logprobs = await self._answered(call)
+        except TimeoutError:
+            raise EngineTimeout() from None
         finally:
             self.under_way -= 1
         return LabelLogprobs(logprobs, len(input_ids), 1, self.cached_tokens)
+
+    async def _answered(self, call: Call) -> tuple[float, ...]:
+        try:
+            return await self.answer(call)
+        except asyncio.CancelledError:
+            self.cancelled.append(call.rid)
+            raise
 
     async def describe(self, *, deadline: float) -> EngineDescription:
         if not self.reachable:
