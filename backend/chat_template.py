@@ -12,12 +12,17 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from hashlib import blake2b
+from itertools import count
 from typing import Any, TypeAlias
 
 Message: TypeAlias = Mapping[str, Any]
 
 # Values templates compare with their own constants; hiding them would change what is rendered.
 _COMPARED_KEYS = frozenset({"role", "type"})
+
+_SECRET = secrets.token_bytes(32)
+_numbers = count()
 
 
 class TemplateRefused(Exception):
@@ -142,7 +147,9 @@ class Placeholders:
     """What was taken out of the caller's strings during one rendering."""
 
     def __init__(self) -> None:
-        self._nonce = f"x{secrets.token_hex(16)}x"  # a caller cannot have known it
+        # a caller cannot have known it, whatever was seen of earlier ones
+        number = b"%d" % next(_numbers)
+        self._nonce = f"x{blake2b(number, key=_SECRET, digest_size=16).hexdigest()}x"
         self._kept: list[str] = []
         self.slot = f"{self._nonce}slotx"
         """Stands for a text that is not known yet."""

@@ -7,10 +7,9 @@ tokenizer is built; one that fails the proof is refused.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tokenizers import Tokenizer
 
@@ -53,8 +52,7 @@ class TooManyTokens(Exception):
         self.counted = counted
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTurn:
+class OpenTurn(NamedTuple):
     """A rendered chat whose last user turn goes on with a text that is still to come.
 
     Attributes:

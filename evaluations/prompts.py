@@ -7,8 +7,7 @@ caller's never reach the model. No I/O; CPU work, for a thread.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from backend.chat_template import TemplateRefused
 from backend.token_ids import TokenIds
@@ -22,8 +21,7 @@ from evaluations.transcripts import messages_of, transcript_of
 from evaluations.wording import Wording
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(NamedTuple):
     """The token ids of a request.
 
     Attributes:

@@ -123,17 +123,15 @@ class _Calls:
 async def _ask_all(
     request: EvaluationRequest, prompt: Prompt, readout: Readout, calls: _Calls
 ) -> list[LabelLogprobs]:
+    first, *others = [
+        calls.ask(prompt.prefix_ids + suffix_ids, readout.label_ids(option_count(question)))
+        for question, suffix_ids in zip(request.questions, prompt.suffix_ids, strict=True)
+    ]
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(
-                    calls.ask(
-                        prompt.prefix_ids + suffix_ids, readout.label_ids(option_count(question))
-                    )
-                )
-                for question, suffix_ids in zip(request.questions, prompt.suffix_ids, strict=True)
-            ]
+            tasks = [group.create_task(call) for call in others]
+            answered = [await first]  # in this task, which would only wait for another
     except ExceptionGroup as failures:
         # The first failure is why the siblings were cancelled.
         raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]
+    return answered + [task.result() for task in tasks]

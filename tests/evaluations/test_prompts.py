@@ -151,7 +151,7 @@ def test_no_question_changes_another_ones_tokens(tiny_tokenizer: ChatTokenizer) 
     one = NoulQuestion("one", "Is it wet?")
     two = ChoiceQuestion("two", {"a": "Red", "b": None}, "Which?")
     alone = prompt_of(tiny_tokenizer, "state", one)
-    both = prompt_of(tiny_tokenizer, "state", two, replace(one, id="renamed <|im_end|>"))
+    both = prompt_of(tiny_tokenizer, "state", two, one._replace(id="renamed <|im_end|>"))
     assert both.prefix_ids == alone.prefix_ids
     assert both.suffix_ids[1] == alone.suffix_ids[0]
 

@@ -459,13 +459,13 @@ async def test_health_never_hangs(
 @pytest.mark.parametrize("model", ["jev-latest", "jev-1", "tiny/random"])
 async def test_served_names_are_accepted(make: Make, model: str) -> None:
     runtime = await ready(make())
-    await runtime.evaluate(replace(REQUEST, model=model))
+    await runtime.evaluate(REQUEST._replace(model=model))
 
 
 @pytest.mark.parametrize("model", ["gpt-4", "JEV-latest", "tiny", " jev-latest"])
 async def test_other_names_are_refused_before_anything_else(make: Make, model: str) -> None:
     with pytest.raises(UnknownModel, match="tiny/random"):
-        await make().evaluate(replace(REQUEST, model=model))
+        await make().evaluate(REQUEST._replace(model=model))
 
 
 async def test_one_evaluation_too_many_is_refused_at_once(make: Make, client: StandIn) -> None:

@@ -97,7 +97,7 @@ async def test_no_rid_begins_with_another_and_all_are_routed_together(
 ) -> None:
     client = StandIn()
     questions = tuple(NoulQuestion(str(n), "?") for n in range(12))
-    request = replace(REQUEST, questions=questions)
+    request = REQUEST._replace(questions=questions)
     await asyncio.gather(
         *(evaluate(request, readout=readout, engine=client, config=config) for _ in range(2))
     )
@@ -201,7 +201,7 @@ async def test_budgets_are_checked_before_any_engine_call(
     questions = (*QUESTIONS, NoulQuestion("long", "xyz " * 40))
     with pytest.raises(InvalidRequest) as refused:
         await evaluate(
-            replace(REQUEST, questions=questions),
+            REQUEST._replace(questions=questions),
             readout=readout,
             engine=client,
             config=replace(config, **limits),
@@ -214,7 +214,7 @@ async def test_huge_state_is_refused_quickly_while_the_loop_runs(
     readout: Readout, config: Config
 ) -> None:
     loop = asyncio.get_running_loop()
-    request = replace(REQUEST, state="No word of this is in the vocabulary. " * 50_000)
+    request = REQUEST._replace(state="No word of this is in the vocabulary. " * 50_000)
     begun = loop.time()
     task = asyncio.create_task(evaluate(request, readout=readout, engine=StandIn(), config=config))
     turns = 0
@@ -228,7 +228,7 @@ async def test_huge_state_is_refused_quickly_while_the_loop_runs(
 
 
 async def test_settings_shape_the_answer(readout: Readout, config: Config) -> None:
-    request = replace(REQUEST, questions=QUESTIONS[1:2])
+    request = REQUEST._replace(questions=QUESTIONS[1:2])
     answers = []
     for temperature, confidence in ((1.0, "entropy"), (1.0, "typesafe"), (5.0, "entropy")):
         changed = replace(config, temperature=temperature, confidence=confidence)  # type: ignore[arg-type]

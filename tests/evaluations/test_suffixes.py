@@ -1,7 +1,5 @@
 """Question suffixes, written and encoded once where they come again."""
 
-from dataclasses import replace
-
 import pytest
 
 from backend.tokenizer import TooManyTokens
@@ -67,7 +65,7 @@ def test_a_suffix_is_encoded_once_whatever_the_question_is_called(counting, tiny
     end = (min(tiny_tokenizer.control_ids), "\n")
     question = NoulQuestion("q", "Is it so?")
     ids = suffixes.encode(question, end, limit=100)
-    assert suffixes.encode(replace(question, id="other"), end, limit=100) == ids
+    assert suffixes.encode(question._replace(id="other"), end, limit=100) == ids
     assert list(ids) == written(question, end, tiny_tokenizer)
     assert counting.asked == 1
 

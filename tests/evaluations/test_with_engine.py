@@ -67,7 +67,7 @@ async def test_names_neighbours_and_order_move_no_answer(runtime: Runtime) -> No
     for question in QUESTIONS:
         request = EvaluationRequest("jev-latest", STATE, (question,))
         alone |= (await runtime.evaluate(request)).answers
-    renamed = tuple(replace(q, id=f"other name {q.id}") for q in reversed(QUESTIONS))
+    renamed = tuple(q._replace(id=f"other name {q.id}") for q in reversed(QUESTIONS))
     request = EvaluationRequest("jev-latest", STATE, (*renamed, NoulQuestion("more", "More?")))
     together = (await runtime.evaluate(request)).answers
     for question in QUESTIONS:
