@@ -26,6 +26,7 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         idle_since: when the last exchange ended, by `time.monotonic()`, in seconds.
+        is_reusable: whether another exchange may follow.
         lost: done when the connection is gone.
     """
 
@@ -40,12 +41,7 @@ class Connection(asyncio.Protocol):
         self._taken = 0
         self._begun = False
         self._exchanges = 0
-        self._is_reusable = False
-
-    @property
-    def is_reusable(self) -> bool:
-        """Whether another exchange may follow."""
-        return self._is_reusable and not self.lost.done()
+        self.is_reusable = False
 
     async def exchange(self, message: bytes) -> tuple[int, bytes]:
         """Send a request and wait for its answer; cancelling makes the connection unusable.
@@ -59,7 +55,7 @@ class Connection(asyncio.Protocol):
         self._answer = self._loop.create_future()
         self._body.clear()
         self._taken = 0
-        self._begun = self._is_reusable = False
+        self._begun = self.is_reusable = False
         try:
             if self.lost.done():
                 self.fail(self._gone())
@@ -75,13 +71,13 @@ class Connection(asyncio.Protocol):
 
     def fail(self, error: EngineError) -> None:
         """End the exchange that is under way, if one is, with `error`."""
-        self._is_reusable = False
+        self.is_reusable = False
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(error)
 
     def close(self) -> None:
         """Close it at once; nothing more is sent."""
-        self._is_reusable = False
+        self.is_reusable = False
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -106,7 +102,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """Note an answer that nobody asked for."""
         if self._answer is None or self._answer.done():
-            self._is_reusable = False
+            self.is_reusable = False
 
     def on_body(self, body: bytes) -> None:
         """Collect the answer's body."""
@@ -117,7 +113,7 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200 or self._answer is None or self._answer.done():
             return
-        self._is_reusable = self._parser.should_keep_alive()
+        self.is_reusable = self._parser.should_keep_alive()
         self._answer.set_result((status, bytes(self._body)))
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -9,6 +9,7 @@ nothing here knows HTTP or the fields of a request.
 import json
 import math
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,7 +58,7 @@ def parse_json(body: bytes) -> Any:
         raise _malformed("The request body is empty. Send a JSON object.")
     _check_structure(body)
     try:
-        text = body.decode("utf-8-sig")
+        text = body.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         raise _malformed(
             f"The body is not valid UTF-8: byte {error.start} cannot be decoded."

@@ -3,7 +3,7 @@
 What reaches Django is one decoded body of at most `OPENJEV_MAX_BODY_BYTES` with its true
 `Content-Length` (DRF sees a body without that header as empty). Everything else is answered here,
 as soon as it is known and without keeping the rest. A body sent with GET or HEAD has no meaning
-and is dropped.
+and is dropped. How long a body may take to arrive is the server's business.
 """
 
 import asyncio
@@ -22,8 +22,6 @@ from asgiref.typing import (
 
 from openjev_site.decoding import CODINGS, CorruptBody, Decoder, OversizedBody
 from openjev_site.replies import CLOSE, Headers, end_response, send_error
-
-BODY_SECONDS = 60.0
 
 # A peer that is still sending sees a reset connection instead of the refusal, unless what it sends
 # is taken in for a moment.
@@ -102,12 +100,9 @@ class _Upload:
 class Bodies:
     """ASGI wrapper that takes in, bounds and decodes request bodies."""
 
-    def __init__(
-        self, app: ASGI3Application, *, max_bytes: int, body_seconds: float = BODY_SECONDS
-    ) -> None:
+    def __init__(self, app: ASGI3Application, *, max_bytes: int) -> None:
         self._app = app
         self._max_bytes = max_bytes
-        self._body_seconds = body_seconds
 
     async def __call__(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
@@ -139,15 +134,9 @@ class Bodies:
             raise self._too_large()
         decoder = Decoder(CODINGS[coding]) if coding else None
         try:
-            async with asyncio.timeout(self._body_seconds):
-                if decoder is None:
-                    return await self._collect(upload)
-                return await self._decode(upload, decoder)
-        except TimeoutError:
-            raise Refusal(
-                408,
-                f"The body was not complete after {self._body_seconds:g} seconds. Send it faster.",
-            ) from None
+            if decoder is None:
+                return await self._collect(upload)
+            return await self._decode(upload, decoder)
         except OversizedBody:
             raise self._too_large() from None
         except CorruptBody:

@@ -40,6 +40,7 @@ LOGGING = {
 
 # No line names them, and to find them out takes as long as to write the line.
 logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+logging._srcfile = None  # as the standard library's manual says
 
 ROOT_URLCONF = "openjev_site.urls"
 ASGI_APPLICATION = "openjev_site.asgi.application"

@@ -2,8 +2,8 @@
 
 uvicorn bounds neither what it keeps beside a body nor the time it waits for a client that says
 nothing or an application that forgets to answer, and answers in plain text what breaks HTTP. How
-long a body may be, and may take, is the application's business: uvicorn hands it over as it comes.
-Nothing here knows what a request is about.
+large a body may be is the application's business: uvicorn hands it over as it comes. Nothing here
+knows what a request is about.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from backend.serving.refusals import last_answer
 from backend.serving.uvicorn_transport import Gathering
 
-HEAD_SECONDS = 60.0
-"""From the first wait for a request to the end of its head."""
+REQUEST_SECONDS = 60.0
+"""From the first wait for a request to the end of its head, and as long again for its body."""
 
 OVERHEAD_BYTES = 64 * 2**10
 """How long head and framing of a request may be, beside as much framing as there is body."""
@@ -58,7 +58,7 @@ class Channel(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(cast("asyncio.Transport", Gathering(transport, self.loop)))
-        self._await_head()
+        self._await_more()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End; uvicorn tells it only the latest request, which may still wait for its turn."""
@@ -84,8 +84,8 @@ class Channel(HttpToolsProtocol):
             return
         if self._overhead > OVERHEAD_BYTES + self._body_bytes:
             self._refuse(400, "its head, or what frames its body, is too long")
-        elif self._awaited is None and (self._head_began or self._unanswered is None):
-            self._await_head()
+        elif self._awaited is None and self._is_incomplete():
+            self._await_more()
 
     def on_message_begin(self) -> None:
         """Begin a request."""
@@ -137,6 +137,7 @@ class Channel(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self._overhead = 0
+        self._stop_waiting()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -201,8 +202,15 @@ class Channel(HttpToolsProtocol):
         self._overhead = 0
         self.data_received(b"\r\n".join([*lines, b"", rest]))
 
-    def _await_head(self) -> None:
-        self._awaited = self.loop.call_later(HEAD_SECONDS, self._give_up)
+    def _is_incomplete(self) -> bool:
+        """Whether the client is to go on, and not we: a body may also wait for its turn."""
+        unanswered = self._unanswered
+        if self._head_began or unanswered is None:
+            return True
+        return unanswered.more_body and unanswered is self._answering
+
+    def _await_more(self) -> None:
+        self._awaited = self.loop.call_later(REQUEST_SECONDS, self._give_up)
 
     def _stop_waiting(self) -> None:
         if self._awaited is not None:
@@ -211,8 +219,8 @@ class Channel(HttpToolsProtocol):
 
     def _give_up(self) -> None:
         self._awaited = None
-        if self._head_began:
-            self._refuse(408, f"not complete after {HEAD_SECONDS:g} seconds")
+        if self._head_began or self._unanswered is not None:
+            self._refuse(408, f"not complete after {REQUEST_SECONDS:g} seconds")
         else:
             self.transport.close()
 

@@ -266,14 +266,6 @@ async def test_a_client_that_leaves_during_its_body_gets_no_answer(app: Bodies, 
         assert echo.body is None
 
 
-async def test_a_body_that_never_ends_is_408(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "_LINGER_SECONDS", 0.01)
-    app = Bodies(echo, max_bytes=LIMIT, body_seconds=0.05)
-    reply = await exchange(app, events=body_events([b"{", b"}"])[:1])
-    assert_refused(reply, 408, "api_usage_error", "0.05 seconds")
-    assert echo.body is None
-
-
 async def test_a_refused_client_that_leaves_ends_the_lingering(app: Bodies) -> None:
     headers = [("Content-Length", str(LIMIT + 1))]
     async with asyncio.timeout(1):

@@ -181,26 +181,31 @@ def test_trailers_do_not_become_headers(serving: Serving) -> None:
 def test_clients_that_say_too_little_are_given_up(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uvicorn_channel, "HEAD_SECONDS", 0.3)
-    for start in ("GET / HT", GET, GET + "X: ", WHOLE + GET):
+    monkeypatch.setattr(uvicorn_channel, "REQUEST_SECONDS", 0.3)
+    length = "Content-Length: 9\r\n\r\n"
+    for start in ("GET / HT", GET, GET + "X: ", WHOLE + GET, POST + length, POST + length + "x"):
         answer = say(serving, start)
         answer = "HTTP/1.1 408" + answer.partition("HTTP/1.1 408")[2]
         assert "0.3 seconds" in error_in(answer, 408)["message"]
     for nothing in ("", "\r\n"):
         assert say(serving, nothing) == ""
     assert say(serving, WHOLE, "\r\n").endswith("/? 0")
-    deaf = POST.replace(" / ", " /deaf ") + "Content-Length: 9\r\n\r\n"
-    assert say(serving, deaf, "x").endswith("/deaf? 0")
+    assert say(serving, POST.replace(" / ", " /deaf ") + length, "x").endswith("/deaf? 0")
 
 
-def test_slow_answers_and_slow_bodies_are_not_given_up(
+def test_slow_answers_are_not_given_up_and_a_body_has_a_time_of_its_own(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uvicorn_channel, "HEAD_SECONDS", 0.1)
-    late = GET.replace(" / ", " /late ") + "Connection: close\r\n\r\n"
-    assert say(serving, late).endswith("/late? 0")
-    slow = POST + "Connection: close\r\nContent-Length: 8\r\n\r\n"
-    assert say(serving, slow, *"12345678").endswith("/? 8")
+    monkeypatch.setattr(uvicorn_channel, "REQUEST_SECONDS", 0.1)
+    late = GET.replace(" / ", " /late ")
+    assert say(serving, late + "Connection: close\r\n\r\n").endswith("/late? 0")
+    posted = POST + "Connection: close\r\nContent-Length: 8\r\n\r\n"
+    answers = say(serving, late + "\r\n" + posted + "1234", "5678")  # the body waits for its turn
+    assert answers.count("HTTP/1.1 200 OK") == 2
+    trickling = POST + "Content-Length: 20\r\n\r\n"
+    assert "0.1 seconds" in error_in(say(serving, trickling, *"123456789"), 408)["message"]
+    monkeypatch.setattr(uvicorn_channel, "REQUEST_SECONDS", 10.0)
+    assert say(serving, posted, *"12345678").endswith("/? 8")
 
 
 def test_a_refused_client_reads_the_answer_while_it_still_sends_for_a_while(
