@@ -10,9 +10,9 @@ tried again.
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from backend.connection import ClosedWhileIdle, Connection
@@ -66,17 +66,17 @@ class ConnectionPool:
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
-    async def get(self, path: str, *, deadline: float) -> tuple[int, bytes]:
+    def get(self, path: str, *, deadline: float) -> Coroutine[Any, Any, tuple[int, bytes]]:
         """Fetch `path`; return status and body."""
-        return await self._send(self._head("GET", path, {}) + b"\r\n", deadline)
+        return self._send(self._head("GET", path, {}) + b"\r\n", deadline)
 
-    async def post(
+    def post(
         self, path: str, body: bytes, *, deadline: float, headers: Mapping[str, str] | None = None
-    ) -> tuple[int, bytes]:
+    ) -> Coroutine[Any, Any, tuple[int, bytes]]:
         """Post JSON to `path`; return status and body. Cancelling closes the connection."""
         head = self._head("POST", path, headers or {})
         message = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
-        return await self._send(message, deadline)
+        return self._send(message, deadline)
 
     async def aclose(self) -> None:
         """Close every connection; later calls fail."""

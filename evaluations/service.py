@@ -6,7 +6,7 @@ and readiness are the caller's (`evaluations.runtime`).
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from time import perf_counter
 
 from backend.config import Config
@@ -111,11 +111,13 @@ class _Calls:
         self._deadline = deadline
         self._count = 0
 
-    async def ask(self, input_ids: TokenIds, label_ids: Sequence[int]) -> LabelLogprobs:
+    def ask(
+        self, input_ids: TokenIds, label_ids: Sequence[int]
+    ) -> Coroutine[None, None, LabelLogprobs]:
         # All rids are of one width: SGLang aborts every call whose rid *begins* with the one named.
         rid = f"{self._key}.{self._count:04d}"
         self._count += 1
-        return await self._engine.label_logprobs(
+        return self._engine.label_logprobs(
             input_ids, label_ids, rid=rid, deadline=self._deadline, routing_key=self._key
         )
 
