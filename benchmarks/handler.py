@@ -22,6 +22,7 @@ from django import db
 from django.core import signals
 from django.core.cache import close_caches
 from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.base import reset_urlconf
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "openjev_site.settings")
 django.setup()
@@ -43,6 +44,7 @@ _RECEIVERS = (
     (signals.request_started, db.close_old_connections),
     (signals.request_finished, db.close_old_connections),
     (signals.request_finished, close_caches),
+    (signals.request_finished, reset_urlconf),
 )
 
 
