@@ -1,10 +1,10 @@
 """One HTTP/1.1 connection to an engine, for one exchange at a time.
 
-Trusts nothing that arrives: an answer is whole, in time and of bounded length, or it is an error.
-So an answer without a length, which ends with the connection, counts as broken off: nothing tells
-such a whole from a part, no SGLang and no router of its sends it, and HTTP/1.1 lets whatever stands
-between send chunks instead. Knows nothing of other connections; when to use one again is
-`backend.transport`'s business.
+Trusts nothing that arrives: an answer is whole and of bounded length, or it is an error. So an
+answer without a length, which ends with the connection, counts as broken off: nothing tells such a
+whole from a part, no SGLang and no router of its sends it, and HTTP/1.1 lets whatever stands between
+send chunks instead. Knows nothing of other connections; how long to wait for an answer, and when to
+use a connection again, is `backend.transport`'s business.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Connection(asyncio.Protocol):
     async def exchange(self, message: bytes) -> tuple[int, bytes]:
         """Send a request and wait for its answer; cancelling makes the connection unusable.
 
-        It waits until `fail` ends it, if need be.
+        It has no time limit of its own: whoever looks at the deadline ends it with `fail`.
 
         Raises:
             ClosedWhileIdle: it had been kept, and ended without a byte.

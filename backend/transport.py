@@ -134,7 +134,7 @@ class ConnectionPool:
 
     async def _connect(self, deadline: float) -> Connection:
         if self._closed:
-            raise EngineUnavailable("The connection to the engine has been closed.")
+            raise _closed()
         try:
             async with asyncio.timeout_at(deadline):
                 _, connection = await asyncio.get_running_loop().create_connection(
@@ -149,6 +149,9 @@ class ConnectionPool:
             ) from None
         except OSError:  # refused, unreachable, no such name
             raise EngineUnavailable("The engine cannot be reached.") from None
+        if self._closed:  # meanwhile; nobody looks at the deadline any more
+            connection.close()
+            raise _closed()
         return connection
 
     def _kept(self) -> Connection | None:
@@ -176,6 +179,10 @@ class ConnectionPool:
 
     def _sweep_in(self, seconds: float) -> None:
         self._sweep = asyncio.get_running_loop().call_later(seconds, self._close_idle)
+
+
+def _closed() -> EngineUnavailable:
+    return EngineUnavailable("The connection to the engine has been closed.")
 
 
 def _header_lines(headers: Mapping[str, str]) -> str:

@@ -160,7 +160,7 @@ class Channel(HttpToolsProtocol):
 
     @property
     def _unanswered(self) -> RequestResponseCycle | None:
-        """The latest request, until its answer is complete."""
+        """The latest request, until its answer is complete or it is given up."""
         latest = cast("RequestResponseCycle | None", self.cycle)
         is_over = latest is None or latest.response_complete or latest.disconnected
         return None if is_over else latest
@@ -242,6 +242,7 @@ class Channel(HttpToolsProtocol):
 
     def _end(self, answer: bytes) -> None:
         """Read on for a while, so that a client that sends can see the answer."""
+        self._stop_waiting()
         self._unset_keepalive_if_required()
         self._last_answer = b""
         self.flow.resume_reading()

@@ -282,6 +282,20 @@ async def test_closing_ends_idle_and_busy_connections(pool, peer):
     await peer.until_open(0)
 
 
+async def test_a_call_that_is_still_connecting_when_the_pool_closes_fails(pool, peer):
+    peer.script = [b"", b""]
+    busy = asyncio.create_task(pool.get("/x", deadline=soon()))
+    await peer.until_asked(1)
+    connecting = asyncio.create_task(pool.get("/y", deadline=soon()))
+    await asyncio.sleep(0)
+    await pool.aclose()
+    for call in (busy, connecting):
+        with pytest.raises(EngineUnavailable):
+            await asyncio.wait_for(call, 5)
+    await peer.until_open(0)
+    assert len(peer.requests) == 1
+
+
 async def test_nothing_listens_there():
     pool = ConnectionPool("http://127.0.0.1:9")
     with pytest.raises(EngineUnavailable, match="cannot be reached"):

@@ -268,6 +268,23 @@ def test_an_application_that_forgets_to_answer_is_answered_for() -> None:
     serving.end()
 
 
+def test_after_it_was_answered_for_there_is_no_second_refusal(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(uvicorn_channel, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(uvicorn_channel, "LINGER_SECONDS", 0.3)
+    serving = Serving(http_timeout=0.2)
+    with connect(serving) as client:
+        client.sendall((WHOLE.replace(" / ", " /never ") + GET).encode())
+        error_in(rest(client), 503)
+        with suppress(ConnectionResetError, BrokenPipeError):  # until the server closes
+            while client.send(b"X"):
+                time.sleep(0.02)
+    serving.end()
+    assert "408" not in caplog.text
+    assert "Exception" not in caplog.text
+
+
 def test_a_broken_application_is_answered_for(serving: Serving) -> None:
     assert say(serving, WHOLE.replace(" / ", " /broken ")).startswith("HTTP/1.1 500 ")
 
