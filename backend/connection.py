@@ -2,9 +2,9 @@
 
 Trusts nothing that arrives: an answer is whole and of bounded length, or it is an error. So an
 answer without a length, which ends with the connection, counts as broken off: nothing tells such a
-whole from a part, no SGLang and no router of its sends it, and HTTP/1.1 lets whatever stands between
-send chunks instead. Knows nothing of other connections; how long to wait for an answer, and when to
-use a connection again, is `backend.transport`'s business.
+whole from a part, no SGLang and no router of its sends it, and HTTP/1.1 lets whatever stands
+between send chunks instead. Knows nothing of other connections; how long to wait for an answer, and
+when to use a connection again, is `backend.transport`'s business.
 """
 
 import asyncio
