@@ -111,6 +111,7 @@ class ConnectionPool:
         if self._look is None:
             self._look_later()
         try:
+            self._require_open()  # it may have been closed since; then nobody looks at the deadline
             answer = await connection.exchange(message)
         finally:
             del self._busy[connection]
@@ -133,8 +134,7 @@ class ConnectionPool:
             self._look_later()
 
     async def _connect(self, deadline: float) -> Connection:
-        if self._closed:
-            raise _closed()
+        self._require_open()
         try:
             async with asyncio.timeout_at(deadline):
                 _, connection = await asyncio.get_running_loop().create_connection(
@@ -149,10 +149,11 @@ class ConnectionPool:
             ) from None
         except OSError:  # refused, unreachable, no such name
             raise EngineUnavailable("The engine cannot be reached.") from None
-        if self._closed:  # meanwhile; nobody looks at the deadline any more
-            connection.close()
-            raise _closed()
         return connection
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EngineUnavailable("The connection to the engine has been closed.")
 
     def _kept(self) -> Connection | None:
         now = monotonic()
@@ -179,10 +180,6 @@ class ConnectionPool:
 
     def _sweep_in(self, seconds: float) -> None:
         self._sweep = asyncio.get_running_loop().call_later(seconds, self._close_idle)
-
-
-def _closed() -> EngineUnavailable:
-    return EngineUnavailable("The connection to the engine has been closed.")
 
 
 def _header_lines(headers: Mapping[str, str]) -> str:
