@@ -31,7 +31,7 @@ from evaluations.errors import error_body
 
 UNWATCHED_SECONDS = 0.25
 """For so long nobody looks whether the client of a request has left: most are answered by then, and
-to look costs a request more than to read its address."""
+to look takes a task of its own."""
 
 _MAX_REMEMBERED_PATH = 256
 """Characters. Any address may be one of a model, and as long as the server takes."""
@@ -78,7 +78,7 @@ class Handler(ASGIHandler):
         return body
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; a client that leaves cancels the view."""
+        """Serve one request; a client that leaves cancels a view that is not done soon."""
         try:
             body = await self.read_body(receive)
         except RequestAborted:
@@ -156,10 +156,10 @@ def _with_length(response: Any) -> Any:
 
 
 class _Stay:
-    """A client's, from when its request is complete; when it leaves, the current task is cancelled.
+    """A client's, while its request is answered; when it has left, the current task is cancelled.
 
     Cheaper than a task for the answer and one for the client, and then a wait for either. Where the
-    answer is quick there is no second task at all.
+    answer comes within `UNWATCHED_SECONDS` there is no second task at all.
     """
 
     def __init__(self, receive: Receive) -> None:

@@ -1,4 +1,4 @@
-"""What is answered to a request that never reaches the application, whichever server took it in.
+"""What is answered in place of the application, whichever server took the request in.
 
 The form is the one that all errors of the API have, with an id that is in the log, too. Nothing
 here knows how a server sends it.
@@ -24,7 +24,7 @@ _UNFORESEEN = ("internal_error", "The server failed unexpectedly.")
 
 
 def refusal(status: int, reason: str) -> tuple[bytes, list[tuple[bytes, bytes]], bytes]:
-    """Write, and log, the refusal of something that is no request for the application.
+    """Write, and log, the refusal of what does not become a request, or gets no answer.
 
     Args:
         status: the HTTP status.

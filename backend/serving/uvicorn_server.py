@@ -30,7 +30,7 @@ class UvicornServer(BaseServer):
     """Serves `application` while `run` runs, from the moment it is told to accept connections.
 
     Args:
-        application: ASGI 3 application; it bounds bodies itself.
+        application: ASGI 3 application; it bounds the size of bodies itself.
         listener: where connections come in; closed in the end.
         http_timeout: seconds after which an unanswered request is given up.
     """

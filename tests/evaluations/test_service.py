@@ -1,5 +1,6 @@
 import asyncio
 import math
+import threading
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from evaluations.questions import (
     ScoreQuestion,
 )
 from evaluations.readout import Readout
-from evaluations.service import evaluate
+from evaluations.service import INLINE_CHARACTERS, evaluate
 from tests.support.stand_in import Call, StandIn, first_label_wins
 
 QUESTIONS = (
@@ -148,6 +149,22 @@ async def test_deadline_cancels_everything(readout: Readout, config: Config, stu
         await evaluate(REQUEST, readout=readout, engine=client, config=short)
     assert client.under_way == 0
     assert len(client.cancelled) == (1 if stuck == "warm-up" else 3)
+
+
+async def test_deadline_ends_the_wait_for_a_long_text(
+    readout: Readout, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(Readout, "prompt", lambda *_, **__: released.wait(10))
+    client = StandIn()
+    request = REQUEST._replace(state="word " * INLINE_CHARACTERS)
+    short = replace(config, request_timeout=0.05)
+    try:
+        with pytest.raises(DeadlineExceeded, match=r"longer than 0\.05 seconds"):
+            await evaluate(request, readout=readout, engine=client, config=short)
+    finally:
+        released.set()
+    assert client.calls == []
 
 
 async def test_engine_that_times_out_is_the_deadline(readout: Readout, config: Config) -> None:

@@ -28,6 +28,11 @@ async def endless(request: Any) -> HttpResponse:
     raise AssertionError
 
 
+async def slow(_request: Any) -> HttpResponse:
+    await asyncio.sleep(0.05)
+    return HttpResponse("slow")
+
+
 async def long_text(_request: Any) -> HttpResponse:
     return HttpResponse("x" * 300_000)
 
@@ -74,6 +79,7 @@ async def rest_of_address(_request: Any, rest: str) -> HttpResponse:
 
 urlpatterns = [
     path("endless", endless),
+    path("slow", slow),
     path("long", long_text),
     path("echo", echo),
     path("failing", failing),
@@ -216,10 +222,29 @@ async def test_a_view_that_gives_up_by_itself_ends_the_request(finished: list[st
     assert finished == ["finished"]
 
 
-async def test_nobody_listens_to_a_client_that_has_its_answer() -> None:
+@pytest.mark.parametrize("unwatched", [60.0, 0.0])
+async def test_nobody_listens_to_a_client_at_first_nor_when_it_has_its_answer(
+    monkeypatch: pytest.MonkeyPatch, unwatched: float
+) -> None:
+    monkeypatch.setattr(handler, "UNWATCHED_SECONDS", unwatched)
+    waiting = body_events([b""])
+    asked: list[str] = []
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        if not waiting:
+            asked.append("whether it has left")
+            await asyncio.Event().wait()
+        return waiting.pop()
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
     before = asyncio.all_tasks()
-    await exchange(Handler(), "GET", "/long")
+    await Handler()(http_scope("GET", "/slow"), receive, send)
     await asyncio.sleep(0)
+    assert sent[-1]["body"] == b"slow"
+    assert len(asked) == (1 if unwatched == 0 else 0)
     assert asyncio.all_tasks() == before
 
 
