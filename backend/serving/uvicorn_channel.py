@@ -84,8 +84,8 @@ class Channel(HttpToolsProtocol):
             return
         if self._overhead > OVERHEAD_BYTES + self._body_bytes:
             self._refuse(400, "its head, or what frames its body, is too long")
-        elif self._awaited is None and self._is_incomplete():
-            self._await_more()
+        else:
+            self._await_rest()
 
     def on_message_begin(self) -> None:
         """Begin a request."""
@@ -146,7 +146,9 @@ class Channel(HttpToolsProtocol):
         if self._late is not None:
             self._late.cancel()
         super().on_response_complete()
-        if self._last_answer and is_last and not self.transport.is_closing():
+        if not is_last:
+            self._await_rest()  # of a body whose turn has come
+        elif self._last_answer and not self.transport.is_closing():
             self._end(self._last_answer)
 
     def drop(self) -> None:
@@ -209,6 +211,10 @@ class Channel(HttpToolsProtocol):
             return True
         return unanswered.more_body and unanswered is self._answering
 
+    def _await_rest(self) -> None:
+        if self._awaited is None and self._is_incomplete():
+            self._await_more()
+
     def _await_more(self) -> None:
         self._awaited = self.loop.call_later(REQUEST_SECONDS, self._give_up)
 
@@ -232,6 +238,8 @@ class Channel(HttpToolsProtocol):
         if unanswered is not None and unanswered.more_body:  # it has turned out to be no request
             if self.pipeline:
                 self.pipeline.popleft()
+                before = self.pipeline[0][0] if self.pipeline else self._answering
+                self.cycle = unanswered = cast("RequestResponseCycle", before)
             else:
                 self._cut_off(unanswered, status, reason)
                 return

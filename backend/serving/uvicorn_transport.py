@@ -6,6 +6,7 @@ nothing of HTTP.
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 
@@ -21,13 +22,19 @@ class Gathering:
         self._transport = transport
         self._loop = loop
         self._written: list[bytes] = []
+        self._has_ended = False
 
     def __getattr__(self, name: str) -> Any:
         """Give what is not done here."""
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send `data` at the end of this turn of the loop, after what was written before."""
+        """Send `data` at the end of this turn of the loop, after what was written before.
+
+        Nothing is sent after the end: uvicorn tells a client to go on with what has been refused.
+        """
+        if self._has_ended:
+            return
         if not self._written:
             self._loop.call_soon(self._flush)
         self._written.append(data)
@@ -35,7 +42,9 @@ class Gathering:
     def write_eof(self) -> None:
         """Send what was written, and nothing more."""
         self._flush()
-        self._transport.write_eof()
+        self._has_ended = True
+        with suppress(OSError):  # the client has left, which nobody has read yet
+            self._transport.write_eof()
 
     def close(self) -> None:
         """Send what was written, then end the connection."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -80,6 +81,13 @@ class Serving:
         """Call a method of the server's on its loop."""
         method = getattr(self._server, name)
         asyncio.run_coroutine_threadsafe(method(*arguments), self._loop).result(10)
+
+    def until_left(self) -> None:
+        """Wait until nobody is connected."""
+        deadline = time.monotonic() + 10
+        while self._server._state.connections:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
     def end(self) -> None:
         if self._thread.is_alive():
@@ -208,6 +216,41 @@ def test_slow_answers_are_not_given_up_and_a_body_has_a_time_of_its_own(
     assert say(serving, posted, *"12345678").endswith("/? 8")
 
 
+def test_a_body_has_the_same_time_once_its_turn_has_come(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uvicorn_channel, "REQUEST_SECONDS", 0.3)
+    posted = POST + "Content-Length: 9\r\n\r\n1234"
+    answers = say(serving, WHOLE.replace(" / ", " /late ") + posted)  # and nothing more comes
+    assert answers.startswith("HTTP/1.1 200 OK")
+    assert (
+        "0.3 seconds"
+        in error_in("HTTP/1.1 408" + answers.partition("HTTP/1.1 408")[2], 408)["message"]
+    )
+
+
+def test_who_has_been_refused_is_not_told_to_go_on(
+    serving: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    waiting = POST + "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
+    error_in(say(serving, waiting + "zz\r\n"), 400)
+    assert say(serving, GET + "Connection: close\r\n\r\n").endswith("/? 0")
+    assert "Exception" not in caplog.text
+
+
+@pytest.mark.parametrize("behind", ["", WHOLE])
+def test_nothing_is_in_flight_where_only_a_refused_request_is_left(
+    serving: Serving, behind: str
+) -> None:
+    broken = POST + "Transfer-Encoding: chunked\r\n\r\nzz\r\n"
+    with connect(serving) as client:
+        client.sendall((WHOLE.replace(" / ", " /late ") + behind + broken).encode())
+        assert " 400 " in rest(client)
+        begun = time.monotonic()
+        serving.call("finish_answers", 5.0)
+        assert time.monotonic() - begun < 2
+
+
 def test_a_refused_client_reads_the_answer_while_it_still_sends_for_a_while(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +325,17 @@ def test_after_it_was_answered_for_there_is_no_second_refusal(
                 time.sleep(0.02)
     serving.end()
     assert "408" not in caplog.text
+    assert "Exception" not in caplog.text
+
+
+def test_who_has_left_unnoticed_is_not_answered_for(caplog: pytest.LogCaptureFixture) -> None:
+    serving = Serving(http_timeout=0.2)
+    with connect(serving) as client:
+        client.sendall((WHOLE.replace(" / ", " /begins ") + WHOLE).encode())  # no more is read now
+        time.sleep(0.05)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+    serving.until_left()
+    serving.end()
     assert "Exception" not in caplog.text
 
 
