@@ -38,7 +38,7 @@ class Channel(HttpToolsProtocol):
     """Refuses in JSON, with an id, what does not become a request.
 
     Args:
-        answer_seconds: after which an unanswered request is given up.
+        answer_seconds: after which an unanswered request is given up, from when all of it is here.
         args: uvicorn's.
     """
 
@@ -139,6 +139,8 @@ class Channel(HttpToolsProtocol):
         self._overhead = 0
         self._stop_waiting()
         super().on_message_complete()
+        if self._unanswered is self._answering:
+            self._await_answer(self.cycle)
 
     def on_response_complete(self) -> None:
         """Go on to what comes next."""
@@ -169,8 +171,12 @@ class Channel(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
-        self._late = self.loop.call_later(self._answer_seconds, self._cut_off, cycle)
+        if not cycle.more_body:
+            self._await_answer(cycle)
         super()._start_asgi_task(cycle, app)
+
+    def _await_answer(self, cycle: RequestResponseCycle) -> None:
+        self._late = self.loop.call_later(self._answer_seconds, self._cut_off, cycle)
 
     def _cut_off(
         self,

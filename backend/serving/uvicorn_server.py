@@ -32,7 +32,7 @@ class UvicornServer(BaseServer):
     Args:
         application: ASGI 3 application; it bounds the size of bodies itself.
         listener: where connections come in; closed in the end.
-        http_timeout: seconds after which an unanswered request is given up.
+        http_timeout: seconds after which a request that is complete but unanswered is given up.
     """
 
     def __init__(

@@ -311,6 +311,23 @@ def test_an_application_that_forgets_to_answer_is_answered_for() -> None:
     serving.end()
 
 
+def test_the_time_of_an_answer_begins_when_the_request_is_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serving = Serving(http_timeout=0.3)
+    posted = POST + "Connection: close\r\nContent-Length: 20\r\n\r\n"
+    late = WHOLE.replace(" / ", " /late ")
+    for before in ("", late, late + late):
+        answers = say(serving, before + posted, *"12345678901234567890")  # longer than 0.4 s
+        assert answers.endswith("/? 20")
+    never = posted.replace(" / ", " /never ")
+    error_in(say(serving, never + "x" * 20), 503)
+    error_in(say(serving, never, "x" * 20), 503)
+    monkeypatch.setattr(uvicorn_channel, "REQUEST_SECONDS", 0.5)
+    error_in(say(serving, posted), 408)
+    serving.end()
+
+
 def test_after_it_was_answered_for_there_is_no_second_refusal(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
