@@ -104,7 +104,9 @@ class EngineClient:
             self._slots.release()
         if status != 200:
             raise failure(status, answer)
-        return parse_label_logprobs(answer, label_ids=label_ids, prompt_tokens=len(tokens), rid=rid)
+        return parse_label_logprobs(
+            answer, label_ids=label_ids, prompt_tokens=tokens.length, rid=rid
+        )
 
     async def describe(self, *, deadline: float) -> EngineDescription:
         """Ask the engine what it serves and can do, and keep to it from then on.
@@ -207,13 +209,13 @@ class EngineClient:
         return ServerDetails()
 
     def _check(self, tokens: TokenIds, label_ids: Sequence[int]) -> None:
-        if self._max_input_tokens is not None and len(tokens) >= self._max_input_tokens:
+        if self._max_input_tokens is not None and tokens.length >= self._max_input_tokens:
             raise EngineRejected(
-                f"The input has {len(tokens)} tokens; the engine takes fewer than "
+                f"The input has {tokens.length} tokens; the engine takes fewer than "
                 f"{self._max_input_tokens}. Shorten it, or start the engine with a longer context.",
                 status=400,
             )
-        if not (tokens and label_ids):
+        if not (tokens.length and label_ids):
             raise EngineRejected("There are no tokens to send.", status=400)
         is_negative = b"-" in tokens.encoded or min(label_ids) < 0
         highest = max(tokens.highest, *label_ids)

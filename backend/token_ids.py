@@ -32,7 +32,8 @@ class TokenIds(Sequence[int]):
             return ids
         if not ids:
             return cls(b"", 0, 0)
-        return cls(dumps([*ids])[1:-1], len(ids), max(ids))
+        listed = ids if isinstance(ids, list) else [*ids]
+        return cls(dumps(listed)[1:-1], len(listed), max(listed))
 
     def __add__(self, other: "TokenIds") -> "TokenIds":
         if not (self.length and other.length):

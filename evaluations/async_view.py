@@ -26,6 +26,8 @@ from evaluations.request_log import CLIENT_CLOSED_REQUEST, log_request
 
 logger = logging.getLogger(__name__)
 
+_METHODS: dict[type, list[str]] = {}
+
 
 class AsyncAPIView(APIView):
     """An `APIView` whose handlers are coroutines (`options` may stay as it is).
@@ -57,6 +59,14 @@ class AsyncAPIView(APIView):
         rendered = _rendered(self.response, self.request)
         rendered._resource_closers.append(self._let_go)  # type: ignore[attr-defined]
         return rendered
+
+    @property
+    def allowed_methods(self) -> list[str]:
+        """The same for all requests, so it is found out once."""
+        view = type(self)
+        if view not in _METHODS:
+            _METHODS[view] = super().allowed_methods
+        return _METHODS[view]
 
     def perform_authentication(self, request: Request) -> None:
         """Let the authenticators look; there is no user for them to find."""

@@ -7,7 +7,6 @@ memory. Thread-safe; knows no requests.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 from backend.token_ids import TokenIds
@@ -59,7 +58,7 @@ class Suffixes:
             TooManyTokens: `limit` is far exceeded. A result may still be over it.
         """
         shown = contents(question)
-        asked = _Asked(shown, end, question)
+        asked = _Asked((shown, end), question)
         ending = (piece for piece in end if isinstance(piece, str))
         if characters((question.id, *shown, *ending)) > MAX_CHARACTERS:
             return self._encoded(asked, limit=limit)
@@ -68,13 +67,23 @@ class Suffixes:
     def _encoded(self, asked: "_Asked", *, limit: int | None = None) -> TokenIds:
         labels = self._labels_for(option_count(asked.question))
         text = question_text(asked.question, self._wording, labels)
-        return TokenIds.of(self._tokenizer.encode([text, *asked.end, self._marker], limit=limit))
+        _, end = asked.shaped_by
+        return TokenIds.of(self._tokenizer.encode([text, *end, self._marker], limit=limit))
 
 
-@dataclass(frozen=True, slots=True)
 class _Asked:
     """Equal where the suffix is, whatever the question is called."""
 
-    shown: tuple[Content | None, ...]
-    end: tuple[Piece, ...]
-    question: Question = field(compare=False)
+    __slots__ = ("question", "shaped_by")
+
+    def __init__(
+        self, shaped_by: tuple[tuple[Content | None, ...], tuple[Piece, ...]], question: Question
+    ) -> None:
+        self.shaped_by = shaped_by
+        self.question = question
+
+    def __hash__(self) -> int:
+        return hash(self.shaped_by)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Asked) and self.shaped_by == other.shaped_by
