@@ -27,6 +27,7 @@ from backend.protocol import (
     parse_tokens,
     tokenize_body,
 )
+from backend.slots import Slots
 from backend.token_ids import TokenIds
 from backend.transport import ConnectionPool, Transport
 
@@ -52,7 +53,7 @@ class EngineClient:
     ) -> None:
         self.vocabulary_size: int | None = None
         self._transport = transport or ConnectionPool(base_url, api_key=api_key)
-        self._slots = asyncio.Semaphore(max_in_flight)
+        self._slots = Slots(max_in_flight)
         self._max_aborts = 2 * max_in_flight
         self._aborts: set[asyncio.Task[None]] = set()
         self._has_abort: bool | None = None  # None: not asked yet
@@ -86,10 +87,8 @@ class EngineClient:
         tokens = TokenIds.of(input_ids)
         self._check(tokens, label_ids)
         body = generate_body(tokens, label_ids, rid)
-        if self._slots.locked():
+        if not self._slots.take_at_once():
             await self._wait_for_slot(deadline)
-        else:
-            await self._slots.acquire()  # at once
         try:
             status, answer = await self._transport.post(
                 "/generate",
@@ -101,7 +100,7 @@ class EngineClient:
             self._abort(rid, routing_key)
             raise
         finally:
-            self._slots.release()
+            self._slots.give_back()
         if status != 200:
             raise failure(status, answer)
         return parse_label_logprobs(
@@ -229,7 +228,7 @@ class EngineClient:
     async def _wait_for_slot(self, deadline: float) -> None:
         try:
             async with asyncio.timeout_at(deadline):
-                await self._slots.acquire()
+                await self._slots.take()
         except TimeoutError:
             raise EngineTimeout("No engine call became free before the deadline.") from None
 

@@ -43,31 +43,28 @@ class Connection(asyncio.Protocol):
         self._exchanges = 0
         self.is_reusable = False
 
-    async def exchange(self, message: bytes) -> tuple[int, bytes]:
-        """Send a request and wait for its answer; cancelling makes the connection unusable.
+    def begin(self, message: bytes) -> asyncio.Future[tuple[int, bytes] | EngineError]:
+        """Send a request.
 
-        It has no time limit of its own: whoever looks at the deadline ends it with `fail`.
-
-        Raises:
-            ClosedWhileIdle: it had been kept, and ended without a byte.
-            EngineError: any other failure.
+        Returns:
+            What comes of it: status and body, or the failure. It has no time limit of its own:
+            whoever looks at the deadline ends it with `fail`. Cancelling it makes the connection
+            unusable. Of one that had been kept and ended without a byte, `ClosedWhileIdle`.
         """
-        self._answer = self._loop.create_future()
+        self._answer = answer = self._loop.create_future()
         self._body.clear()
         self._taken = 0
         self._begun = self.is_reusable = False
-        try:
-            if self.lost.done():
-                self.fail(self._gone())
-            else:
-                self._transport.write(message)
-            answer = await self._answer
-            if isinstance(answer, EngineError):
-                raise answer
-        finally:
-            self._answer = None
-            self._exchanges += 1
+        if self.lost.done():
+            self.fail(self._gone())
+        else:
+            self._transport.write(message)
         return answer
+
+    def end(self) -> None:
+        """Expect nothing more of the request that was begun."""
+        self._answer = None
+        self._exchanges += 1
 
     def fail(self, error: EngineError) -> None:
         """End the exchange that is under way, if one is, with `error`."""

@@ -206,7 +206,9 @@ def _logprobs(meta: Mapping[str, Any], label_ids: Sequence[int]) -> tuple[float,
     for entry in positions[0]:
         if not isinstance(entry, list) or len(entry) < 2 or not is_integer(entry[1]):
             raise UnusableLogprobs("The engine's label log-probabilities are malformed.")
-        found[entry[1]] = _logprob(entry[0])
+        value = entry[0]
+        is_plain = type(value) is float and -math.inf < value <= 0
+        found[entry[1]] = value if is_plain else _logprob(value)
     if len(positions[0]) != len(label_ids) or not found.keys() >= set(label_ids):
         raise UnusableLogprobs("The engine did not give a log-probability for every label.")
     return tuple(found[label_id] for label_id in label_ids)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from backend.connection import ClosedWhileIdle, Connection
-from backend.errors import EngineTimeout, EngineUnavailable
+from backend.errors import EngineError, EngineTimeout, EngineUnavailable
 
 # shorter than the 5 s after which SGLang closes an idle connection
 _KEEP_ALIVE_SECONDS = 3.0
@@ -97,29 +97,29 @@ class ConnectionPool:
 
     async def _send(self, message: bytes, deadline: float) -> tuple[int, bytes]:
         connection = self._kept()
-        if connection is not None:
+        while True:
+            connection = connection or await self._connect(deadline)
+            self._busy[connection] = deadline
+            if self._look is None:
+                self._look_later()
             try:
-                return await self._exchange(connection, message, deadline)
-            except ClosedWhileIdle:
-                pass
-        return await self._exchange(await self._connect(deadline), message, deadline)
-
-    async def _exchange(
-        self, connection: Connection, message: bytes, deadline: float
-    ) -> tuple[int, bytes]:
-        self._busy[connection] = deadline
-        if self._look is None:
-            self._look_later()
-        try:
-            self._require_open()  # it may have been closed since; then nobody looks at the deadline
-            answer = await connection.exchange(message)
-        finally:
-            del self._busy[connection]
-            if connection.is_reusable and not self._closed:
-                self._keep(connection)
+                answer = await connection.begin(message)
+            finally:
+                self._release(connection)
+            if isinstance(answer, ClosedWhileIdle):  # as no fresh one is
+                connection = None
+            elif isinstance(answer, EngineError):
+                raise answer
             else:
-                connection.close()
-        return answer
+                return answer
+
+    def _release(self, connection: Connection) -> None:
+        connection.end()
+        del self._busy[connection]
+        if connection.is_reusable and not self._closed:
+            self._keep(connection)
+        else:
+            connection.close()
 
     def _look_later(self) -> None:
         self._look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._fail_late)
@@ -149,6 +149,9 @@ class ConnectionPool:
             ) from None
         except OSError:  # refused, unreachable, no such name
             raise EngineUnavailable("The engine cannot be reached.") from None
+        if self._closed:  # meanwhile: nobody looks at the deadline any more
+            connection.close()
+        self._require_open()
         return connection
 
     def _require_open(self) -> None:
