@@ -38,7 +38,7 @@ def group_members(group):
 
 
 async def until(condition):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - other processes notify nobody
             await asyncio.sleep(0.01)
 
@@ -151,7 +151,7 @@ class TestEngineProcess:
         began = time.monotonic()
         await process.start()
         group = process.group
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await process.wait() == 3
         assert time.monotonic() - began < 8
         await until(lambda: not group_members(group))
@@ -187,8 +187,9 @@ class TestEngineProcess:
         process = engine(
             "import signal, subprocess, sys, time\n"
             "told = 'import signal, time; signal.signal(signal.SIGTERM, lambda *_: print(1 / 0))'\n"
-            "child = subprocess.Popen([sys.executable, '-c', told + '; print(2); time.sleep(300)'],"
-            " stdout=subprocess.PIPE)\n"
+            "told += '; print(2); time.sleep(300)'\n"
+            "command = [sys.executable, '-u', '-c', told]\n"
+            "child = subprocess.Popen(command, stdout=subprocess.PIPE)\n"
             "child.stdout.readline()\n"
             "def end(*_):\n"
             "    time.sleep(0.3)\n"  # whatever is on its way to the child arrives
