@@ -38,7 +38,7 @@ def group_members(group):
 
 
 async def until(condition):
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - other processes notify nobody
             await asyncio.sleep(0.01)
 
@@ -151,7 +151,7 @@ class TestEngineProcess:
         began = time.monotonic()
         await process.start()
         group = process.group
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             assert await process.wait() == 3
         assert time.monotonic() - began < 8
         await until(lambda: not group_members(group))
