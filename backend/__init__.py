@@ -7,8 +7,8 @@ public HTTP requests, and never imports `evaluations`. Its modules, by subject:
 * text to token ids: `tokenizer`, `chat_template`, `vocabulary`, `plain_encoder`, `token_ids`,
   `checkpoint`;
 * JSON: `fast_json`;
-* calls to any engine that speaks SGLang's protocol: `engine`, `client`, `protocol`, `transport`,
-  `connection`, `slots`, `errors`;
+* calls to any engine that speaks SGLang's protocol: `engine`, `client`, `fan_out`, `protocol`,
+  `transport`, `connection`, `slots`, `errors`;
 * whether it is the right one, and works: `description`, `fit`, `health`;
 * what is started, and how: `options`, `serve`, `launch`, `engine_commands`, `sglang`;
 * while it runs: `runtime`, `watchers`, `progress`, `lifespan`, `supervisor`, `keeper`,

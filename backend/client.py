@@ -18,15 +18,9 @@ from backend.description import (
     parse_details,
     parse_served_model,
 )
-from backend.errors import EngineError, EngineRejected, EngineTimeout, EngineUnavailable
-from backend.protocol import (
-    LabelLogprobs,
-    failure,
-    generate_body,
-    parse_label_logprobs,
-    parse_tokens,
-    tokenize_body,
-)
+from backend.errors import EngineError, EngineRejected, EngineUnavailable
+from backend.fan_out import FanOut
+from backend.protocol import Call, LabelLogprobs, failure, parse_tokens, tokenize_body
 from backend.slots import Slots
 from backend.token_ids import TokenIds
 from backend.transport import ConnectionPool, Transport
@@ -60,52 +54,37 @@ class EngineClient:
         self._max_input_tokens: int | None = None
 
     async def label_logprobs(
-        self,
-        input_ids: Sequence[int],
-        label_ids: Sequence[int],
-        *,
-        rid: str,
-        deadline: float,
-        routing_key: str,
-    ) -> LabelLogprobs:
-        """Evaluate `input_ids` and give the log-probability of each label as the next token.
+        self, calls: Sequence[Call], *, deadline: float, routing_key: str
+    ) -> list[LabelLogprobs]:
+        """Evaluate inputs and give the log-probability of each label as the next token.
 
-        Cancelling it, or passing the deadline, closes the connection and, where the engine has
-        the route, aborts the call by its rid in the background.
+        All calls are made at the same time, as far as there are slots. The first that fails,
+        passing the deadline or cancelling this ends them all: their connections are closed and,
+        where the engine has the route, they are aborted by their rids in the background.
 
         Args:
-            input_ids: the prompt; `TokenIds` where it is long or shared, to be written once.
-            label_ids: tokens to score; answered in this order.
-            rid: name of the call. SGLang aborts by prefix: no rid may begin with another.
+            calls: what to ask; long inputs that begin alike are best made of one `TokenIds`.
             deadline: of everything, waiting for a free slot included; loop time in seconds.
             routing_key: the same for all calls of an evaluation, so that a router sends them to
                 the replica that has their prefix.
 
+        Returns:
+            One answer for each call, in their order.
+
         Raises:
             EngineError: of the kind `backend.errors` describes.
         """
-        tokens = TokenIds.of(input_ids)
-        self._check(tokens, label_ids)
-        body = generate_body(tokens, label_ids, rid)
-        if not self._slots.take_at_once():
-            await self._wait_for_slot(deadline)
-        try:
-            status, answer = await self._transport.post(
-                "/generate",
-                body,
-                deadline=deadline,
-                headers={"x-smg-routing-key": routing_key},
-            )
-        except (asyncio.CancelledError, EngineTimeout):
-            self._abort(rid, routing_key)
-            raise
-        finally:
-            self._slots.give_back()
-        if status != 200:
-            raise failure(status, answer)
-        return parse_label_logprobs(
-            answer, label_ids=label_ids, prompt_tokens=tokens.length, rid=rid
+        for call in calls:
+            self._check(call)
+        fan_out = FanOut(
+            calls,
+            transport=self._transport,
+            slots=self._slots,
+            abort=self._abort,
+            deadline=deadline,
+            routing_key=routing_key,
         )
+        return await fan_out.answers()
 
     async def describe(self, *, deadline: float) -> EngineDescription:
         """Ask the engine what it serves and can do, and keep to it from then on.
@@ -126,8 +105,8 @@ class EngineClient:
             await self._require_warm(deadline)
         # SGLang refuses a rid that is in use, by another server like this one, say
         probe_id = f"openjev.describe.{uuid.uuid4().hex}"
-        probe = await self.label_logprobs(
-            [0], [0], rid=probe_id, deadline=deadline, routing_key=probe_id
+        (probe,) = await self.label_logprobs(
+            [Call(TokenIds.of([0]), [0], probe_id)], deadline=deadline, routing_key=probe_id
         )
         return EngineDescription(
             model=model,
@@ -207,30 +186,24 @@ class EngineClient:
                 return parse_details(path, body)
         return ServerDetails()
 
-    def _check(self, tokens: TokenIds, label_ids: Sequence[int]) -> None:
+    def _check(self, call: Call) -> None:
+        tokens = call.input_ids
         if self._max_input_tokens is not None and tokens.length >= self._max_input_tokens:
             raise EngineRejected(
                 f"The input has {tokens.length} tokens; the engine takes fewer than "
                 f"{self._max_input_tokens}. Shorten it, or start the engine with a longer context.",
                 status=400,
             )
-        if not (tokens.length and label_ids):
+        if not (tokens.length and call.label_ids):
             raise EngineRejected("There are no tokens to send.", status=400)
-        is_negative = b"-" in tokens.encoded or min(label_ids) < 0
-        highest = max(tokens.highest, *label_ids)
+        is_negative = b"-" in tokens.encoded or min(call.label_ids) < 0
+        highest = max(tokens.highest, *call.label_ids)
         if is_negative or highest >= (self.vocabulary_size or 2**31):
             raise EngineRejected(
                 "A token id, of the input or of a label, is outside the vocabulary; nothing was "
                 "sent.",
                 status=400,
             )
-
-    async def _wait_for_slot(self, deadline: float) -> None:
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._slots.take()
-        except TimeoutError:
-            raise EngineTimeout("No engine call became free before the deadline.") from None
 
     def _abort(self, rid: str, routing_key: str) -> None:
         if self._has_abort is False or len(self._aborts) >= self._max_aborts:

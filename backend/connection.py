@@ -8,13 +8,17 @@ when to use a connection again, is `backend.transport`'s business.
 """
 
 import asyncio
-from typing import cast
+from collections.abc import Callable
+from typing import TypeAlias, cast
 
 import httptools
 
 from backend.errors import EngineError, EngineProtocolError, EngineUnavailable
 
 _MAX_ANSWER_BYTES = 4 * 2**20
+
+Answer: TypeAlias = tuple[int, bytes] | Exception
+"""What comes of a request: status and body, or why there are none."""
 
 
 class ClosedWhileIdle(EngineError):
@@ -32,45 +36,44 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.idle_since = 0.0
-        self._loop = asyncio.get_running_loop()
-        self.lost: asyncio.Future[None] = self._loop.create_future()
-        # failures are results here: an exception that nobody comes to fetch is logged by asyncio
-        self._answer: asyncio.Future[tuple[int, bytes] | EngineError] | None = None
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tell: Callable[[Answer], None] | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._body = bytearray()
+        self._whole: tuple[int, bytes] | None = None
         self._taken = 0
         self._begun = False
         self._exchanges = 0
         self.is_reusable = False
 
-    def begin(self, message: bytes) -> asyncio.Future[tuple[int, bytes] | EngineError]:
+    def begin(self, message: bytes, tell: Callable[[Answer], None]) -> None:
         """Send a request.
 
-        Returns:
-            What comes of it: status and body, or the failure. It has no time limit of its own:
-            whoever looks at the deadline ends it with `fail`. Cancelling it makes the connection
-            unusable. Of one that had been kept and ended without a byte, `ClosedWhileIdle`.
+        Args:
+            message: its bytes.
+            tell: is called once, with what comes of it, unless `end` is called before. It has no
+                time limit of its own: whoever looks at the deadline ends it with `fail`. Of a
+                connection that had been kept and ended without a byte, it is `ClosedWhileIdle`.
         """
-        self._answer = answer = self._loop.create_future()
+        self._tell = tell
         self._body.clear()
+        self._whole = None
         self._taken = 0
         self._begun = self.is_reusable = False
         if self.lost.done():
             self.fail(self._gone())
         else:
             self._transport.write(message)
-        return answer
 
     def end(self) -> None:
-        """Expect nothing more of the request that was begun."""
-        self._answer = None
-        self._exchanges += 1
+        """Expect nothing more of the request that was begun; the connection is of no more use."""
+        self._tell = None
+        self.close()
 
     def fail(self, error: EngineError) -> None:
         """End the exchange that is under way, if one is, with `error`."""
         self.is_reusable = False
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(error)
+        self._finish(error)
 
     def close(self) -> None:
         """Close it at once; nothing more is sent."""
@@ -83,7 +86,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in bytes of an answer; bytes that nobody asked for spoil the connection."""
-        if self._answer is None:
+        if self._tell is None:
             self.close()
             return
         self._begun = True
@@ -94,11 +97,15 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self.fail(EngineProtocolError("The engine's answer broke off or is not HTTP."))
+            self.is_reusable = False
+            self._finish(self._whole or self._broken())
+            return
+        if self._whole is not None:  # told now: whoever hears of it may begin the next request
+            self._finish(self._whole)
 
     def on_message_begin(self) -> None:
         """Note an answer that nobody asked for."""
-        if self._answer is None or self._answer.done():
+        if self._whole is not None:
             self.is_reusable = False
 
     def on_body(self, body: bytes) -> None:
@@ -106,21 +113,31 @@ class Connection(asyncio.Protocol):
         self._body += body
 
     def on_message_complete(self) -> None:
-        """Hand the answer over."""
+        """Note that the answer is whole."""
         status = self._parser.get_status_code()
-        if status < 200 or self._answer is None or self._answer.done():
+        if status < 200 or self._whole is not None:
             return
         self.is_reusable = self._parser.should_keep_alive()
-        self._answer.set_result((status, bytes(self._body)))
+        self._whole = (status, bytes(self._body))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note the end."""
-        self.fail(self._gone())
         self.lost.set_result(None)
+        self.fail(self._gone())
+
+    def _finish(self, answer: Answer) -> None:
+        tell, self._tell = self._tell, None
+        self._exchanges += 1
+        if tell is not None:
+            tell(answer)
 
     def _gone(self) -> EngineError:
         if self._begun:
-            return EngineProtocolError("The engine's answer broke off or is not HTTP.")
+            return self._broken()
         if self._exchanges:
             return ClosedWhileIdle("The engine closed the connection while it idled.")
         return EngineUnavailable("The engine closed the connection without an answer.")
+
+    @staticmethod
+    def _broken() -> EngineError:
+        return EngineProtocolError("The engine's answer broke off or is not HTTP.")

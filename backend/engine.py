@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from backend.description import EngineDescription
-from backend.protocol import LabelLogprobs
+from backend.protocol import Call, LabelLogprobs
 
 
 class Engine(Protocol):
@@ -20,15 +20,9 @@ class Engine(Protocol):
     vocabulary_size: int | None
 
     async def label_logprobs(
-        self,
-        input_ids: Sequence[int],
-        label_ids: Sequence[int],
-        *,
-        rid: str,
-        deadline: float,
-        routing_key: str,
-    ) -> LabelLogprobs:
-        """Evaluate `input_ids` and give the log-probability of each label as the next token.
+        self, calls: Sequence[Call], *, deadline: float, routing_key: str
+    ) -> list[LabelLogprobs]:
+        """Make `calls` at the same time; the first to fail ends them all.
 
         Raises:
             EngineError: in any case at the deadline; nobody else watches it.

@@ -12,7 +12,9 @@ from backend.config import Config
 from backend.description import RESERVED_TOKENS, EngineDescription
 from backend.engine import Engine
 from backend.errors import EngineMismatch, EngineRejected, SetupError, UnusableLogprobs
+from backend.protocol import Call
 from backend.sglang.flags import FlagRefused, require_harmless
+from backend.token_ids import TokenIds
 from backend.tokenizer import ChatTokenizer
 
 LOOK_SECONDS = 30.0
@@ -131,10 +133,9 @@ async def _require_vocabulary(
 ) -> None:
     """Ask for our largest id as a *label*: as an input, one that is too large would kill SGLang."""
     name = f"openjev.vocabulary.{uuid.uuid4().hex}"
+    call = Call(TokenIds.of([0]), [tokenizer.vocabulary_size - 1], name)
     try:
-        await engine.label_logprobs(
-            [0], [tokenizer.vocabulary_size - 1], rid=name, deadline=deadline, routing_key=name
-        )
+        await engine.label_logprobs([call], deadline=deadline, routing_key=name)
     except EngineRejected as error:
         raise EngineMismatch(
             f"The model of the engine at {config.backend_url} knows fewer than the "

@@ -30,6 +30,21 @@ _TRY_LATER = frozenset({408, 429, 502, 503, 504})
 _UNREACHED = b"call_upstream_request_error"
 
 
+class Call(NamedTuple):
+    """What one call asks about the next token.
+
+    Attributes:
+        input_ids: the prompt.
+        label_ids: tokens whose log-probability is wanted; answered in this order.
+        rid: name of the call, by which it can be aborted. SGLang aborts by prefix: no rid may begin
+            with another.
+    """
+
+    input_ids: TokenIds
+    label_ids: Sequence[int]
+    rid: str
+
+
 class LabelLogprobs(NamedTuple):
     """What one call says about the next token.
 
@@ -47,37 +62,29 @@ class LabelLogprobs(NamedTuple):
     cached_tokens: int | None
 
 
-def generate_body(input_ids: TokenIds, label_ids: Sequence[int], rid: str) -> bytes:
+def generate_body(call: Call) -> bytes:
     """Build the body of a one-token call.
 
     `logprob_start_len` is never sent: its default, output only, is what we want, and a wrong one
     kills SGLang 0.5.19. The temperature is 0 because SGLang's log-probabilities are those *after*
     temperature (0 leaves them alone); ours is applied when labels are normalised.
-
-    Args:
-        input_ids: the prompt.
-        label_ids: tokens whose log-probability is wanted.
-        rid: the name by which the call can be aborted.
     """
     # the input's ids are most of the body and come already encoded
     return b'{"rid":%b,%b,"token_ids_logprob":%b,"input_ids":[%b]}' % (
-        dumps(rid),
+        dumps(call.rid),
         _SAMPLING,
-        dumps([*label_ids]),
-        input_ids.encoded,
+        dumps([*call.label_ids]),
+        call.input_ids.encoded,
     )
 
 
-def parse_label_logprobs(
-    body: bytes, *, label_ids: Sequence[int], prompt_tokens: int, rid: str
-) -> LabelLogprobs:
+def parse_label_logprobs(body: bytes, call: Call) -> LabelLogprobs:
     """Read the answer to a one-token call, trusting nothing about it.
 
     Args:
         body: body of an answer with status 200.
-        label_ids: what was asked.
-        prompt_tokens: length of the input sent; another count means it was truncated.
-        rid: name of the call, which the answer repeats; another one is another call's answer.
+        call: what was asked. Another number of tokens means that its input was truncated; another
+            rid, that the answer is another call's.
 
     Raises:
         UnusableLogprobs: it lacks a finite log-probability for some label.
@@ -90,13 +97,14 @@ def parse_label_logprobs(
     meta = answer.get("meta_info")
     if not isinstance(meta, dict):
         raise EngineProtocolError("The engine's answer has no meta_info.")
-    if meta.get("id", rid) != rid:
+    if meta.get("id", call.rid) != call.rid:
         raise EngineProtocolError("The engine's answer is that to another call.")
     reason = meta.get("finish_reason")
     if isinstance(reason, dict) and reason.get("type") == "abort":
         raise EngineProtocolError("The engine aborted the call.")
+    prompt_tokens = call.input_ids.length
     return LabelLogprobs(
-        logprobs=_logprobs(meta, label_ids),
+        logprobs=_logprobs(meta, call.label_ids),
         prompt_tokens=_count(meta, "prompt_tokens", prompt_tokens, prompt_tokens),
         completion_tokens=_count(meta, "completion_tokens", 1, 1),
         cached_tokens=None

@@ -1,11 +1,10 @@
 """Places for a limited number of calls, given in the order in which they are asked for.
 
-`asyncio.Semaphore` does the same, but makes a coroutine of taking a place that is free, which is
-nearly every one. Belongs to one event loop; knows nothing of what is called.
+Unlike `asyncio.Semaphore` it costs no coroutine to take a place that is free, which is nearly every
+one. Belongs to one event loop; knows nothing of what is called.
 """
 
-import asyncio
-from collections import deque
+from collections.abc import Callable
 
 
 class Slots:
@@ -17,33 +16,29 @@ class Slots:
 
     def __init__(self, number: int) -> None:
         self._free = number
-        self._waiting = deque[asyncio.Future[None]]()
+        self._waiting: dict[Callable[[], None], None] = {}  # in the order of asking
 
-    def take_at_once(self) -> bool:
-        """Take a place if one is free, which it is only while nobody waits; tell whether it was."""
+    def ask(self, begin: Callable[[], None]) -> bool:
+        """Take a place: call `begin` as soon as there is one.
+
+        Returns:
+            Whether that was at once, which it is only while nobody waits.
+        """
         if not self._free:
+            self._waiting[begin] = None
             return False
         self._free -= 1
+        begin()
         return True
 
-    async def take(self) -> None:
-        """Take a place, after all who have asked before."""
-        if self.take_at_once():
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # it was given at the same moment
-                self.give_back()
-            raise
+    def withdraw(self, begin: Callable[[], None]) -> None:
+        """Stop waiting for a place; nothing if it was given."""
+        self._waiting.pop(begin, None)
 
     def give_back(self) -> None:
         """Give the place to whoever has waited longest, if anybody does."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+        for begin in self._waiting:
+            del self._waiting[begin]
+            begin()
+            return
         self._free += 1

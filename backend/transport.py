@@ -1,6 +1,6 @@
 """HTTP/1.1 to one engine over kept connections: bytes in, status and bytes out, with a deadline.
 
-Does only what calls to an engine need, at a quarter of a general client's cost, which the many
+Does only what calls to an engine need, at a fraction of a general client's cost, which the many
 calls of an evaluation make worth having (docs/decisions/engine-transport.md). Knows connections and
 nothing of what is said over them. The engine's calls are idempotent, so a connection that turns out
 to have been closed while it idled costs one second try on a fresh one; no other failure is ever
@@ -10,12 +10,12 @@ tried again.
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import urlsplit
 
-from backend.connection import ClosedWhileIdle, Connection
+from backend.connection import Answer, ClosedWhileIdle, Connection
 from backend.errors import EngineError, EngineTimeout, EngineUnavailable
 
 # shorter than the 5 s after which SGLang closes an idle connection
@@ -25,20 +25,39 @@ _LOOK_SECONDS = 0.02
 _FORBIDDEN = frozenset("\r\n\0")
 
 
+class Exchange(Protocol):
+    """A request under way."""
+
+    def cancel(self) -> None:
+        """Close its connection and tell nobody of an answer; nothing if there has been one."""
+
+
 class Transport(Protocol):
-    """What the client needs of HTTP; every method raises only `backend.errors`.
+    """What the client needs of HTTP; every failure is one of `backend.errors`.
 
     Deadlines are readings of the running loop's clock, in seconds.
     """
 
-    async def get(self, path: str, *, deadline: float) -> tuple[int, bytes]:
-        """Fetch `path`; return status and body."""
+    def begin_post(
+        self,
+        path: str,
+        body: bytes,
+        tell: Callable[[Answer], object],
+        *,
+        deadline: float,
+        headers: Mapping[str, str],
+    ) -> Exchange:
+        """Post JSON to `path` without waiting; `tell` is called later, with what came of it."""
         ...
 
     async def post(
         self, path: str, body: bytes, *, deadline: float, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
         """Post JSON to `path`; return status and body. Cancelling closes the connection."""
+        ...
+
+    async def get(self, path: str, *, deadline: float) -> tuple[int, bytes]:
+        """Fetch `path`; return status and body."""
         ...
 
     async def aclose(self) -> None:
@@ -61,22 +80,32 @@ class ConnectionPool:
             common["Authorization"] = f"Bearer {api_key}"
         self._common = _header_lines(common)
         self._idle: deque[Connection] = deque()
-        self._busy: dict[Connection, float] = {}  # and the deadline
+        self._under_way: set[_Exchange] = set()
         self._look: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def get(self, path: str, *, deadline: float) -> Coroutine[Any, Any, tuple[int, bytes]]:
-        """Fetch `path`; return status and body."""
-        return self._send(self._head("GET", path, {}) + b"\r\n", deadline)
+    def begin_post(
+        self,
+        path: str,
+        body: bytes,
+        tell: Callable[[Answer], object],
+        *,
+        deadline: float,
+        headers: Mapping[str, str],
+    ) -> Exchange:
+        """Post JSON to `path` without waiting; `tell` is called later, with what came of it."""
+        return self._begin(self._post(path, body, headers), tell, deadline)
 
-    def post(
+    async def post(
         self, path: str, body: bytes, *, deadline: float, headers: Mapping[str, str] | None = None
-    ) -> Coroutine[Any, Any, tuple[int, bytes]]:
+    ) -> tuple[int, bytes]:
         """Post JSON to `path`; return status and body. Cancelling closes the connection."""
-        head = self._head("POST", path, headers or {})
-        message = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
-        return self._send(message, deadline)
+        return await self._answered(self._post(path, body, headers or {}), deadline)
+
+    async def get(self, path: str, *, deadline: float) -> tuple[int, bytes]:
+        """Fetch `path`; return status and body."""
+        return await self._answered(self._head("GET", path, {}) + b"\r\n", deadline)
 
     async def aclose(self) -> None:
         """Close every connection; later calls fail."""
@@ -84,57 +113,23 @@ class ConnectionPool:
         for timer in (self._look, self._sweep):
             if timer is not None:
                 timer.cancel()
-        connections = [*self._idle, *self._busy]
+        connections = [*self._idle, *(one.connection for one in self._under_way if one.connection)]
+        for exchange in [*self._under_way]:
+            exchange.fail(_closed())
         self._idle.clear()
         for connection in connections:
             connection.close()
         if connections:
             await asyncio.wait([connection.lost for connection in connections], timeout=1.0)
 
-    def _head(self, method: str, path: str, headers: Mapping[str, str]) -> bytes:
-        first = f"{method} {self._path}{path} HTTP/1.1\r\n"
-        return f"{first}{self._common}{_header_lines(headers)}".encode()
+    async def connect(self, deadline: float) -> Connection:
+        """Make a connection.
 
-    async def _send(self, message: bytes, deadline: float) -> tuple[int, bytes]:
-        connection = self._kept()
-        while True:
-            connection = connection or await self._connect(deadline)
-            self._busy[connection] = deadline
-            if self._look is None:
-                self._look_later()
-            try:
-                answer = await connection.begin(message)
-            finally:
-                self._release(connection)
-            if isinstance(answer, ClosedWhileIdle):  # as no fresh one is
-                connection = None
-            elif isinstance(answer, EngineError):
-                raise answer
-            else:
-                return answer
-
-    def _release(self, connection: Connection) -> None:
-        connection.end()
-        del self._busy[connection]
-        if connection.is_reusable and not self._closed:
-            self._keep(connection)
-        else:
-            connection.close()
-
-    def _look_later(self) -> None:
-        self._look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._fail_late)
-
-    def _fail_late(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for connection, deadline in self._busy.items():
-            if deadline <= now:
-                connection.fail(EngineTimeout())
-        self._look = None
-        if self._busy:
-            self._look_later()
-
-    async def _connect(self, deadline: float) -> Connection:
-        self._require_open()
+        Raises:
+            EngineError: it cannot be made, or not in time.
+        """
+        if self._closed:
+            raise _closed()
         try:
             async with asyncio.timeout_at(deadline):
                 _, connection = await asyncio.get_running_loop().create_connection(
@@ -149,14 +144,66 @@ class ConnectionPool:
             ) from None
         except OSError:  # refused, unreachable, no such name
             raise EngineUnavailable("The engine cannot be reached.") from None
-        if self._closed:  # meanwhile: nobody looks at the deadline any more
-            connection.close()
-        self._require_open()
         return connection
 
-    def _require_open(self) -> None:
-        if self._closed:
-            raise EngineUnavailable("The connection to the engine has been closed.")
+    def keep(self, connection: Connection) -> None:
+        """Take back a connection that is no longer used, for the next exchange if it is fit."""
+        if self._closed or not connection.is_reusable:
+            connection.close()
+            return
+        connection.idle_since = monotonic()
+        self._idle.append(connection)
+        if self._sweep is None:
+            self._sweep_in(_KEEP_ALIVE_SECONDS)
+
+    def forget(self, exchange: "_Exchange") -> None:
+        """Look after an exchange no longer: it is over."""
+        self._under_way.discard(exchange)
+
+    def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+        head = self._head("POST", path, headers)
+        return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
+
+    def _head(self, method: str, path: str, headers: Mapping[str, str]) -> bytes:
+        first = f"{method} {self._path}{path} HTTP/1.1\r\n"
+        return f"{first}{self._common}{_header_lines(headers)}".encode()
+
+    def _begin(
+        self, message: bytes, tell: Callable[[Answer], object], deadline: float
+    ) -> "_Exchange":
+        exchange = _Exchange(self, message, tell, deadline)
+        self._under_way.add(exchange)
+        if self._look is None:
+            self._look_later()
+        exchange.begin(self._kept())
+        return exchange
+
+    async def _answered(self, message: bytes, deadline: float) -> tuple[int, bytes]:
+        told: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def tell(answer: Answer) -> None:
+            if not told.done():  # whoever waited may have been cancelled this very moment
+                told.set_result(answer)
+
+        exchange = self._begin(message, tell, deadline)
+        try:
+            answer = await told
+        finally:
+            exchange.cancel()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _look_later(self) -> None:
+        self._look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._fail_late)
+
+    def _fail_late(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for exchange in [one for one in self._under_way if one.deadline <= now]:
+            exchange.fail(EngineTimeout())
+        self._look = None
+        if self._under_way:
+            self._look_later()
 
     def _kept(self) -> Connection | None:
         now = monotonic()
@@ -166,12 +213,6 @@ class ConnectionPool:
                 return connection
             connection.close()
         return None
-
-    def _keep(self, connection: Connection) -> None:
-        connection.idle_since = monotonic()
-        self._idle.append(connection)
-        if self._sweep is None:
-            self._sweep_in(_KEEP_ALIVE_SECONDS)
 
     def _close_idle(self) -> None:
         now = monotonic()
@@ -183,6 +224,76 @@ class ConnectionPool:
 
     def _sweep_in(self, seconds: float) -> None:
         self._sweep = asyncio.get_running_loop().call_later(seconds, self._close_idle)
+
+
+class _Exchange:
+    """A request and the connection it has at the time; over when `tell` is called, or cancelled."""
+
+    __slots__ = ("_connecting", "_message", "_pool", "_tell", "connection", "deadline")
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        message: bytes,
+        tell: Callable[[Answer], object],
+        deadline: float,
+    ) -> None:
+        self.connection: Connection | None = None
+        self.deadline = deadline
+        self._pool = pool
+        self._message = message
+        self._tell = tell
+        self._connecting: asyncio.Task[None] | None = None
+
+    def begin(self, kept: Connection | None) -> None:
+        """Send the request over a kept connection, or else over a fresh one."""
+        if kept is None:
+            self._connecting = asyncio.create_task(self._connect())
+        else:
+            self._send(kept)
+
+    def fail(self, error: EngineError) -> None:
+        """End it with an error."""
+        self.cancel()
+        self._tell(error)
+
+    def cancel(self) -> None:
+        """Close its connection and tell nobody of an answer; nothing if there has been one."""
+        self._pool.forget(self)
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self.connection is not None:
+            self.connection.end()
+            self.connection = None
+
+    async def _connect(self) -> None:
+        try:
+            connection = await self._pool.connect(self.deadline)
+        except Exception as error:  # whatever it is, somebody waits to hear of it
+            self._over(error)
+        else:
+            self._send(connection)
+
+    def _send(self, connection: Connection) -> None:
+        self.connection = connection
+        connection.begin(self._message, self._answered)
+
+    def _answered(self, answer: Answer) -> None:
+        if self.connection is not None:
+            self._pool.keep(self.connection)
+            self.connection = None
+        if isinstance(answer, ClosedWhileIdle):  # as no fresh one is
+            self.begin(None)
+        else:
+            self._over(answer)
+
+    def _over(self, answer: Answer) -> None:
+        self._pool.forget(self)
+        self._tell(answer)
+
+
+def _closed() -> EngineUnavailable:
+    return EngineUnavailable("The connection to the engine has been closed.")
 
 
 def _header_lines(headers: Mapping[str, str]) -> str:

@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backend.client import EngineClient
+from backend.protocol import Call
+from backend.token_ids import TokenIds
 
 SECONDS = 600.0
 
@@ -61,14 +63,12 @@ async def _evaluate(client: EngineClient, shape: Shape, *, keyed: bool) -> int:
     prefix = shape.tokens(shape.prefix)
 
     async def cached(number: int, ids: list[int]) -> int:
-        call = await client.label_logprobs(
-            ids,
-            [0, 1],
-            rid=f"{name}.{number:04d}",
+        (answer,) = await client.label_logprobs(
+            [Call(TokenIds.of(ids), [0, 1], f"{name}.{number:04d}")],
             deadline=asyncio.get_running_loop().time() + SECONDS,
             routing_key=name if keyed else uuid.uuid4().hex,
         )
-        return call.cached_tokens or 0
+        return answer.cached_tokens or 0
 
     await cached(0, prefix)
     branches = [prefix + shape.tokens(shape.suffix) for _ in range(shape.branches)]

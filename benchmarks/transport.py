@@ -16,14 +16,14 @@ from typing import Protocol
 import aiohttp
 import uvloop
 
-from backend.protocol import generate_body
+from backend.protocol import Call, generate_body
 from backend.token_ids import TokenIds
 from backend.transport import ConnectionPool
 from benchmarks.api.goals import Goal, settle
 from benchmarks.api.servers import stub
 
 _PORT = 18090
-_BODY = generate_body(TokenIds.of(range(340)), [1, 2, 3], "0" * 32 + ".0001")
+_BODY = generate_body(Call(TokenIds.of(range(340)), [1, 2, 3], "0" * 32 + ".0001"))
 _HEADERS = {"x-smg-routing-key": "0" * 32}
 
 

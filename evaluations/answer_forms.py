@@ -17,6 +17,8 @@ from itertools import takewhile
 from backend.config import Config
 from backend.engine import Engine
 from backend.errors import SetupError, TokenizerError
+from backend.protocol import Call
+from backend.token_ids import TokenIds
 from backend.tokenizer import ChatTokenizer, OpenTurn, Piece
 from evaluations.labels import LETTERS, Label, labels_for, verified_labels
 from evaluations.prompts import render_state
@@ -214,11 +216,6 @@ async def _label_mass(
         )
     # several servers may start at once on one engine, which knows its calls by these names
     name = f"openjev.probe.{uuid.uuid4().hex}"
-    answer = await engine.label_logprobs(
-        input_ids,
-        [label.token_id for label in labels],
-        rid=name,
-        deadline=deadline,
-        routing_key=name,
-    )
+    call = Call(TokenIds.of(input_ids), [label.token_id for label in labels], name)
+    (answer,) = await engine.label_logprobs([call], deadline=deadline, routing_key=name)
     return math.fsum(map(math.exp, answer.logprobs))

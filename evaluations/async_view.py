@@ -117,7 +117,9 @@ class AsyncAPIView(APIView):
 def _empty_frames(error: BaseException) -> None:
     """Undo what an error that has been dealt with holds: all variables of whatever it came through.
 
-    Among them may be the error itself, as with each that passes a `TaskGroup`; see `_let_go`.
+    Among them may be the error itself, as where one is kept before it is raised; see `_let_go`.
+    Before Python 3.13 what still runs in such a place is ended, too: an error must be one request's
+    own, together with those it followed from.
     """
     seen: BaseException | None = error
     while seen is not None:

@@ -6,14 +6,12 @@ and readiness are the caller's (`evaluations.runtime`).
 
 import asyncio
 import random
-from collections.abc import Coroutine, Sequence
 from time import perf_counter
 
 from backend.config import Config
 from backend.engine import Engine
 from backend.errors import EngineTimeout
-from backend.protocol import LabelLogprobs
-from backend.token_ids import TokenIds
+from backend.protocol import Call
 from evaluations.admission import check_budgets
 from evaluations.exceptions import DeadlineExceeded
 from evaluations.prompts import Prompt, length
@@ -64,11 +62,28 @@ async def _evaluate(
     else:
         async with asyncio.timeout_at(deadline):  # each call to the engine keeps to it by itself
             prompt = await asyncio.to_thread(_prepare, request, readout, config)
-    calls = _Calls(engine, f"{random.getrandbits(128):032x}", deadline)
+    key = f"{random.getrandbits(128):032x}"
     prepared = perf_counter()
-    warm_up = await calls.ask(prompt.prefix_ids, readout.label_ids(1))
+    (warm_up,) = await engine.label_logprobs(
+        [Call(prompt.prefix_ids, readout.label_ids(1), _rid(key, 0))],
+        deadline=deadline,
+        routing_key=key,
+    )
     warmed = perf_counter()
-    branches = await _ask_all(request, prompt, readout, calls)
+    branches = await engine.label_logprobs(
+        [
+            Call(
+                prompt.prefix_ids + suffix_ids,
+                readout.label_ids(option_count(question)),
+                _rid(key, number),
+            )
+            for number, (question, suffix_ids) in enumerate(
+                zip(request.questions, prompt.suffix_ids, strict=True), start=1
+            )
+        ],
+        deadline=deadline,
+        routing_key=key,
+    )
     finished = perf_counter()
     answers = {
         question.id: answer_from(
@@ -102,38 +117,6 @@ def _prepare(request: EvaluationRequest, readout: Readout, config: Config) -> Pr
     return prompt
 
 
-class _Calls:
-    """The engine calls of one evaluation, numbered."""
-
-    def __init__(self, engine: Engine, key: str, deadline: float) -> None:
-        self._engine = engine
-        self._key = key
-        self._deadline = deadline
-        self._count = 0
-
-    def ask(
-        self, input_ids: TokenIds, label_ids: Sequence[int]
-    ) -> Coroutine[None, None, LabelLogprobs]:
-        # All rids are of one width: SGLang aborts every call whose rid *begins* with the one named.
-        rid = f"{self._key}.{self._count:04d}"
-        self._count += 1
-        return self._engine.label_logprobs(
-            input_ids, label_ids, rid=rid, deadline=self._deadline, routing_key=self._key
-        )
-
-
-async def _ask_all(
-    request: EvaluationRequest, prompt: Prompt, readout: Readout, calls: _Calls
-) -> list[LabelLogprobs]:
-    first, *others = [
-        calls.ask(prompt.prefix_ids + suffix_ids, readout.label_ids(option_count(question)))
-        for question, suffix_ids in zip(request.questions, prompt.suffix_ids, strict=True)
-    ]
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(call) for call in others]
-            answered = [await first]  # in this task, which would only wait for another
-    except ExceptionGroup as failures:
-        # The first failure is why the siblings were cancelled.
-        raise failures.exceptions[0] from None
-    return answered + [task.result() for task in tasks]
+def _rid(key: str, number: int) -> str:
+    # All are of one width: SGLang aborts every call whose rid *begins* with the one named.
+    return f"{key}.{number:04d}"

@@ -17,6 +17,8 @@ from backend.errors import (
     EngineUnavailable,
     UnusableLogprobs,
 )
+from backend.protocol import Call
+from backend.token_ids import TokenIds
 from tests.support.fake_engine import FakeEngine, Fault, serve_fake_engine
 
 
@@ -31,10 +33,13 @@ async def client(fake_engine):
     await client.aclose()
 
 
-def ask(client: Engine, ids=(1, 2, 3), labels=(7, 9), *, rid="e.000", deadline=None, key="e"):
-    return client.label_logprobs(
-        ids, labels, rid=rid, deadline=soon() if deadline is None else deadline, routing_key=key
+async def ask(client: Engine, ids=(1, 2, 3), labels=(7, 9), *, rid="e.000", deadline=None, key="e"):
+    (answer,) = await client.label_logprobs(
+        [Call(TokenIds.of(ids), labels, rid)],
+        deadline=soon() if deadline is None else deadline,
+        routing_key=key,
     )
+    return answer
 
 
 async def test_label_logprobs_are_the_engines(client, fake_engine):
@@ -269,18 +274,20 @@ async def test_closing_waits_for_aborts_under_way(fake_engine):
         await ask(client)
 
 
+class Late:
+    """A transport whose calls get no answer in time."""
+
+    def begin_post(self, path, body, tell, *, deadline, headers):
+        asyncio.get_running_loop().call_soon(tell, EngineTimeout("too late"))
+
+
 async def test_an_abort_that_hangs_does_not_hold_up_closing(monkeypatch):
     monkeypatch.setattr("backend.client._ABORT_SECONDS", 0.05)
 
-    class Silent:
+    class Silent(Late):
         closed = False
 
-        async def get(self, path, *, deadline):
-            raise NotImplementedError
-
         async def post(self, path, body, *, deadline, headers=None):
-            if path == "/generate":
-                raise EngineTimeout("too late")
             await asyncio.Event().wait()
 
         async def aclose(self):
@@ -298,12 +305,9 @@ async def test_an_abort_that_hangs_does_not_hold_up_closing(monkeypatch):
 
 
 async def test_an_abort_that_cannot_arrive_is_forgotten():
-    class Dead:
-        async def get(self, path, *, deadline):
-            raise NotImplementedError
-
+    class Dead(Late):
         async def post(self, path, body, *, deadline, headers=None):
-            raise EngineTimeout("x") if path == "/generate" else EngineUnavailable("x")
+            raise EngineUnavailable("x")
 
         async def aclose(self): ...
 
@@ -395,12 +399,14 @@ class Recorded:
         return self.answers.get(path, (404, b""))
 
     async def post(self, path, body, *, deadline, headers=None):
-        if path != "/generate":
-            return await self.get(path, deadline=deadline)
+        return await self.get(path, deadline=deadline)
+
+    def begin_post(self, path, body, tell, *, deadline, headers):
         entries = [[-1.0, i, None] for i in json.loads(body)["token_ids_logprob"]]
         meta = {"prompt_tokens": 1, "completion_tokens": 1}
         meta["output_token_ids_logprobs"] = [entries]
-        return 200, json.dumps({"meta_info": meta}).encode()
+        answer = json.dumps({"meta_info": meta}).encode()
+        asyncio.get_running_loop().call_soon(tell, (200, answer))
 
     async def aclose(self): ...
 

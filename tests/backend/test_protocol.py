@@ -37,14 +37,16 @@ def answer(entries, **meta):
 
 
 def parse(body, label_ids=(7, 9)):
-    return protocol.parse_label_logprobs(body, label_ids=label_ids, prompt_tokens=3, rid="e.001")
+    call = protocol.Call(TokenIds.of([1, 2, 3]), label_ids, "e.001")
+    return protocol.parse_label_logprobs(body, call)
 
 
 GOOD = [[-1.5, 7, None], [-0.5, 9, None]]
 
 
 def test_body_asks_for_one_token_at_temperature_0_and_the_labels_only():
-    body = json.loads(protocol.generate_body(TokenIds.of([1, 2, 3]), [7, 9], "e.001"))
+    call = protocol.Call(TokenIds.of([1, 2, 3]), [7, 9], "e.001")
+    body = json.loads(protocol.generate_body(call))
     assert body == {
         "rid": "e.001",
         "input_ids": [1, 2, 3],

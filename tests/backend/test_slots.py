@@ -1,47 +1,38 @@
 """Places for calls: as many as there are, in order, and none lost."""
 
-import asyncio
+from functools import partial
 
 from backend.slots import Slots
 
 
-async def test_as_many_as_there_are_are_taken_at_once():
-    slots = Slots(2)
-    assert [slots.take_at_once() for _ in range(3)] == [True, True, False]
+def test_as_many_as_there_are_are_taken_at_once():
+    slots, served = Slots(2), []
+    assert [slots.ask(partial(served.append, name)) for name in "abc"] == [True, True, False]
+    assert served == ["a", "b"]
     slots.give_back()
-    assert slots.take_at_once()
+    assert served == ["a", "b", "c"]
 
 
-async def test_who_waits_gets_a_place_in_the_order_of_asking_and_before_newcomers():
+def test_places_are_given_in_the_order_of_asking_and_to_newcomers_last():
     slots, served = Slots(1), []
-
-    async def wait(name):
-        await slots.take()
-        served.append(name)
-
-    await wait("first")
-    waiting = [asyncio.create_task(wait(name)) for name in ("second", "third")]
-    await asyncio.sleep(0)
-    for name in ("second", "third"):
-        slots.give_back()
-        assert not slots.take_at_once()
-        await asyncio.sleep(0)
-        assert served[-1] == name
-    await asyncio.gather(*waiting)
+    for name in "abc":
+        slots.ask(partial(served.append, name))
+    slots.give_back()
+    assert not slots.ask(partial(served.append, "d"))
+    slots.give_back()
+    slots.give_back()
+    assert served == ["a", "b", "c", "d"]
 
 
-async def test_who_gives_up_takes_no_place_away():
-    slots = Slots(1)
-    await slots.take()
-    for gives_up_after_its_turn in (False, True):
-        waiting = asyncio.create_task(slots.take())
-        await asyncio.sleep(0)
-        if gives_up_after_its_turn:
-            slots.give_back()
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        assert waiting.cancelled()
-        if not gives_up_after_its_turn:
-            slots.give_back()
-        assert slots.take_at_once()
-        assert not slots.take_at_once()
+def test_who_gives_up_takes_no_place_away():
+    slots, served = Slots(1), []
+    first, second, third = (partial(served.append, name) for name in "abc")
+    for begin in (first, second, third):
+        slots.ask(begin)
+    slots.withdraw(second)
+    slots.withdraw(first)  # has its place already
+    slots.give_back()
+    assert served == ["a", "c"]
+    slots.give_back()
+    assert slots.ask(first)
+    assert not slots.ask(second)

@@ -6,7 +6,8 @@ import pytest
 
 from backend.client import EngineClient
 from backend.errors import EngineRejected, EngineUnavailable
-from backend.protocol import LabelLogprobs
+from backend.protocol import Call, LabelLogprobs
+from backend.token_ids import TokenIds
 from tests.sglang.conftest import MAX_QUEUED
 from tests.sglang.programs import CONTEXT_LENGTH, MODEL_NAME
 from tests.sglang.prompts import tokens
@@ -21,9 +22,9 @@ def now():
 
 
 async def ask(client, prompt, rid="client.000"):
-    return await client.label_logprobs(
-        prompt, LABELS, rid=rid, deadline=now() + 120, routing_key="client"
-    )
+    call = Call(TokenIds.of(prompt), LABELS, rid)
+    (answer,) = await client.label_logprobs([call], deadline=now() + 120, routing_key="client")
+    return answer
 
 
 async def test_it_is_described_as_what_it_is(client, engine):
@@ -72,10 +73,9 @@ async def test_what_it_refuses_by_itself_is_told_in_our_words(client):
     with pytest.raises(EngineRejected, match="context is too short") as refusal:
         await ask(client, tokens(CONTEXT_LENGTH + 1, seed=3))
     assert refusal.value.status == 400
+    call = Call(TokenIds.of([1]), [10**6], "client.001")
     with pytest.raises(EngineRejected, match="outside its vocabulary"):
-        await client.label_logprobs(
-            [1], [10**6], rid="client.001", deadline=now() + 20, routing_key="client"
-        )
+        await client.label_logprobs([call], deadline=now() + 20, routing_key="client")
 
 
 async def test_the_python_front_asks_for_the_key_and_the_rust_front_ignores_it(engine):

@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from backend.client import EngineClient
+from backend.protocol import Call
+from backend.token_ids import TokenIds
 from tests.sglang.prompts import IDS, tokens
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
@@ -32,9 +34,9 @@ def expected(reference):
 
 
 async def ask(client, prompt, rid):
-    return await client.label_logprobs(
-        prompt, LABELS, rid=rid, deadline=deadline(), routing_key="numbers"
-    )
+    call = Call(TokenIds.of(prompt), LABELS, rid)
+    (answer,) = await client.label_logprobs([call], deadline=deadline(), routing_key="numbers")
+    return answer
 
 
 def assert_same(found, expected):

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from backend import protocol
 from backend.description import EngineDescription
 from backend.errors import EngineTimeout, EngineUnavailable
 from backend.protocol import LabelLogprobs
@@ -49,25 +50,31 @@ class StandIn:
     closed: bool = False
 
     async def label_logprobs(
-        self,
-        input_ids: Sequence[int],
-        label_ids: Sequence[int],
-        *,
-        rid: str,
-        deadline: float,
-        routing_key: str,
-    ) -> LabelLogprobs:
-        call = Call(tuple(input_ids), tuple(label_ids), rid, deadline, routing_key)
+        self, calls: Sequence[protocol.Call], *, deadline: float, routing_key: str
+    ) -> list[LabelLogprobs]:
+        asked = [
+            Call(tuple(call.input_ids), tuple(call.label_ids), call.rid, deadline, routing_key)
+            for call in calls
+        ]
+        tasks = [asyncio.create_task(self._asked(call)) for call in asked]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _asked(self, call: Call) -> LabelLogprobs:
         self.calls.append(call)
         self.under_way += 1
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(call.deadline):
                 logprobs = await self._answered(call)
         except TimeoutError:
             raise EngineTimeout() from None
         finally:
             self.under_way -= 1
-        return LabelLogprobs(logprobs, len(input_ids), 1, self.cached_tokens)
+        return LabelLogprobs(logprobs, len(call.input_ids), 1, self.cached_tokens)
 
     async def _answered(self, call: Call) -> tuple[float, ...]:
         try:
