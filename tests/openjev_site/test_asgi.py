@@ -1,5 +1,6 @@
 """The application as a whole: what each wrapper promises, seen through all of them."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -13,8 +14,8 @@ from django.core.exceptions import ImproperlyConfigured
 from backend.config import Config, load_config
 from openjev_site.decoding import zstd
 from openjev_site.edge import build_application, refuse_fatal
-from tests.openjev_site.exchange import DISCONNECT, Reply, body_events, exchange
-from tests.openjev_site.test_lifespan import FakeRuntime
+from tests.openjev_site.exchange import DISCONNECT, Reply, body_events, exchange, http_scope
+from tests.openjev_site.test_lifespan import FakeRuntime, Server
 
 ROOT = Path(__file__).parents[2]
 
@@ -97,6 +98,29 @@ async def test_a_client_that_leaves_before_its_body_is_whole_is_nobodys_error(
     events = [*body_events([b"{", b"}"])[:1], DISCONNECT]
     assert (await exchange(app, events=events)).events == []
     assert caplog.records == []
+
+
+async def test_half_a_body_does_not_hold_up_the_end(app: Any) -> None:
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> Any:
+        if asked.is_set():
+            await never.wait()
+        asked.set()
+        return body_events([b"{", b"}"])[0]
+
+    async def send(event: Any) -> None:
+        raise AssertionError(event)
+
+    server = Server(app)
+    server.tell("startup")
+    await server.hear()
+    upload = asyncio.create_task(app(http_scope(), receive, send))
+    await asked.wait()
+    server.tell("shutdown")
+    assert (await server.hear())["type"] == "lifespan.shutdown.complete"
+    upload.cancel()
+    await asyncio.gather(upload, server.task, return_exceptions=True)
 
 
 def test_fatal_settings_are_all_named_and_others_pass() -> None:
