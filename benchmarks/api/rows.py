@@ -21,7 +21,7 @@ _RATIOS = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One stack under one load; medians over the rounds.
+    """One stack under one load; medians over the rounds, where nothing else is said.
 
     Attributes:
         stack: its name.
@@ -29,7 +29,7 @@ class Row:
         connections: at the same time.
         rate: evaluations per second.
         p50, p95, p99: latency in milliseconds.
-        cpu: CPU time of the server per evaluation, in milliseconds.
+        cpu: CPU time of the server per evaluation, in milliseconds; the lower quartile.
         errors: answers other than 200, over all rounds.
     """
 

@@ -219,21 +219,21 @@ async def test_a_body_that_is_refused_is_freed(app: Any, monkeypatch: pytest.Mon
 async def test_a_body_is_freed_when_the_engine_fails_or_the_client_leaves(
     app: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = InstantEngine.post
+    answer = InstantEngine.begin_post
 
-    async def fail(self: Any, path: str, body: bytes, **more: Any) -> tuple[int, bytes]:
+    def fail(self: Any, path: str, body: bytes, tell: Any, **more: Any) -> Any:
         if b'.0002"' in body:
-            raise EngineUnavailable("away")
-        return await answer(self, path, body, **more)
+            return asyncio.get_running_loop().call_soon(tell, EngineUnavailable("away"))
+        return answer(self, path, body, tell, **more)
 
-    async def hang(self: Any, path: str, body: bytes, **more: Any) -> tuple[int, bytes]:
+    def hang(self: Any, path: str, body: bytes, tell: Any, **more: Any) -> Any:
         if b'.0002"' in body:
-            await asyncio.Event().wait()
-        return await answer(self, path, body, **more)
+            return asyncio.get_running_loop().call_later(3600, tell, EngineUnavailable("late"))
+        return answer(self, path, body, tell, **more)
 
-    monkeypatch.setattr(InstantEngine, "post", hang)
+    monkeypatch.setattr(InstantEngine, "begin_post", hang)
     await assert_freed(app, 499, leaves=True)
-    monkeypatch.setattr(InstantEngine, "post", fail)
+    monkeypatch.setattr(InstantEngine, "begin_post", fail)
     await assert_freed(app, 503)
 
 

@@ -3,11 +3,14 @@
 What is measured in front of it is the product, client included, and never the engine.
 """
 
+import asyncio
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from backend.connection import Answer
+from backend.transport import Exchange
 from tests.support.fake_engine import shapes
 
 _RID = re.compile(rb'"rid":"([^"]*)"')
@@ -38,23 +41,38 @@ class InstantEngine:
     async def post(
         self, path: str, body: bytes, *, deadline: float, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
-        """Answer a one-token call: every label is as likely as the next."""
-        if path != "/generate":
-            return 404, b"{}"
+        """Have no other route."""
+        return 404, b"{}"
+
+    def begin_post(
+        self,
+        path: str,
+        body: bytes,
+        tell: Callable[[Answer], object],
+        *,
+        deadline: float,
+        headers: Mapping[str, str],
+    ) -> Exchange:
+        """Answer a one-token call in the loop's next turn."""
         self.calls += 1
-        rid, labels = _RID.search(body), _LABELS.search(body)
-        assert rid is not None
-        assert labels is not None
-        ids = json.loads(labels[1])
-        logprob = -math.log(len(ids)) - 0.1
-        meta = {
-            "id": rid[1].decode(),
-            "finish_reason": {"type": "length", "length": 1},
-            "prompt_tokens": body.count(b",", body.index(b'"input_ids"')) + 1,
-            "completion_tokens": 1,
-            "output_token_ids_logprobs": [[[logprob, label, None] for label in ids]],
-        }
-        return 200, json.dumps({"text": "", "meta_info": meta}).encode()
+        return asyncio.get_running_loop().call_soon(tell, (200, _answer(body)))
 
     async def aclose(self) -> None:
         """Nothing is open."""
+
+
+def _answer(body: bytes) -> bytes:
+    """Make every label as likely as the next."""
+    rid, labels = _RID.search(body), _LABELS.search(body)
+    assert rid is not None
+    assert labels is not None
+    ids = json.loads(labels[1])
+    logprob = -math.log(len(ids)) - 0.1
+    meta = {
+        "id": rid[1].decode(),
+        "finish_reason": {"type": "length", "length": 1},
+        "prompt_tokens": body.count(b",", body.index(b'"input_ids"')) + 1,
+        "completion_tokens": 1,
+        "output_token_ids_logprobs": [[[logprob, label, None] for label in ids]],
+    }
+    return json.dumps({"text": "", "meta_info": meta}).encode()
