@@ -58,9 +58,9 @@ class EngineClient:
     ) -> list[LabelLogprobs]:
         """Evaluate inputs and give the log-probability of each label as the next token.
 
-        All calls are made at the same time, as far as there are slots. The first that fails,
-        passing the deadline or cancelling this ends them all: their connections are closed and,
-        where the engine has the route, they are aborted by their rids in the background.
+        All calls are made at the same time, as far as there are slots. The first failure, the
+        deadline or a cancellation ends them all: connections of those under way are closed and,
+        where the engine has the route, these are aborted by their rids in the background.
 
         Args:
             calls: what to ask; long inputs that begin alike are best made of one `TokenIds`.

@@ -42,8 +42,7 @@ class Connection(asyncio.Protocol):
         self._body = bytearray()
         self._whole: tuple[int, bytes] | None = None
         self._taken = 0
-        self._begun = False
-        self._exchanges = 0
+        self._is_kept = False
         self.is_reusable = False
 
     def begin(self, message: bytes, tell: Callable[[Answer], None]) -> None:
@@ -51,17 +50,17 @@ class Connection(asyncio.Protocol):
 
         Args:
             message: its bytes.
-            tell: is called once, with what comes of it, unless `end` is called before. It has no
-                time limit of its own: whoever looks at the deadline ends it with `fail`. Of a
-                connection that had been kept and ended without a byte, it is `ClosedWhileIdle`.
+            tell: is called once with what comes of it, never if `end` is called first. There is
+                no time limit here: whoever looks at the deadline calls `end`. A kept connection
+                that ends without a byte gives `ClosedWhileIdle`.
         """
         self._tell = tell
         self._body.clear()
         self._whole = None
         self._taken = 0
-        self._begun = self.is_reusable = False
+        self.is_reusable = False
         if self.lost.done():
-            self.fail(self._gone())
+            self._fail(self._gone())
         else:
             self._transport.write(message)
 
@@ -69,11 +68,6 @@ class Connection(asyncio.Protocol):
         """Expect nothing more of the request that was begun; the connection is of no more use."""
         self._tell = None
         self.close()
-
-    def fail(self, error: EngineError) -> None:
-        """End the exchange that is under way, if one is, with `error`."""
-        self.is_reusable = False
-        self._finish(error)
 
     def close(self) -> None:
         """Close it at once; nothing more is sent."""
@@ -89,10 +83,9 @@ class Connection(asyncio.Protocol):
         if self._tell is None:
             self.close()
             return
-        self._begun = True
         self._taken += len(data)
         if self._taken > _MAX_ANSWER_BYTES:  # headers, chunk sizes and preliminary answers, too
-            self.fail(EngineProtocolError("The engine's answer is too large to be one."))
+            self._fail(EngineProtocolError("The engine's answer is too large to be one."))
             return
         try:
             self._parser.feed_data(data)
@@ -123,18 +116,22 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Note the end."""
         self.lost.set_result(None)
-        self.fail(self._gone())
+        self._fail(self._gone())
+
+    def _fail(self, error: EngineError) -> None:
+        self.is_reusable = False
+        self._finish(error)
 
     def _finish(self, answer: Answer) -> None:
         tell, self._tell = self._tell, None
-        self._exchanges += 1
+        self._is_kept = True
         if tell is not None:
             tell(answer)
 
     def _gone(self) -> EngineError:
-        if self._begun:
+        if self._taken:
             return self._broken()
-        if self._exchanges:
+        if self._is_kept:
             return ClosedWhileIdle("The engine closed the connection while it idled.")
         return EngineUnavailable("The engine closed the connection without an answer.")
 

@@ -22,7 +22,10 @@ class Engine(Protocol):
     async def label_logprobs(
         self, calls: Sequence[Call], *, deadline: float, routing_key: str
     ) -> list[LabelLogprobs]:
-        """Make `calls` at the same time; the first to fail ends them all.
+        """Ask for the log-probabilities of all `calls` at once; the first to fail ends them all.
+
+        Returns:
+            One answer for each call, in their order.
 
         Raises:
             EngineError: in any case at the deadline; nobody else watches it.

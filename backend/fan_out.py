@@ -1,8 +1,8 @@
 """Calls to an engine that are made at the same time and fail together.
 
 A task for each of them would cost as much as the call itself; here all of them tell one future.
-Raises only `backend.errors`; which calls are made, and whether they may be, is the client's
-business.
+What the engine or the network can cause is raised as one of `backend.errors`. Which calls are made,
+and whether they may be, is the client's business.
 """
 
 import asyncio
@@ -80,49 +80,55 @@ class FanOut:
         return [self._answers[number] for number in range(len(self._calls))]
 
     def _ask(self, number: int) -> None:
-        begin = partial(self._begin, number)
-        if not self._slots.ask(begin):
-            self._waiting[number] = begin
+        begin = self._waiting[number] = partial(self._begin, number)
+        self._slots.ask(begin)
 
     def _begin(self, number: int) -> None:
-        self._waiting.pop(number, None)
-        self._under_way[number] = self._transport.begin_post(
-            "/generate",
-            generate_body(self._calls[number]),
-            partial(self._told, number),
-            deadline=self._deadline,
-            headers=self._headers,
-        )
+        del self._waiting[number]
+        try:
+            self._under_way[number] = self._transport.begin_post(
+                "/generate",
+                generate_body(self._calls[number]),
+                partial(self._told, number),
+                deadline=self._deadline,
+                headers=self._headers,
+            )
+        except Exception as error:  # this may be another's turn, whom it does not concern
+            self._settle(error)
+            self._slots.give_back()
 
     def _told(self, number: int, answer: Answer) -> None:
         del self._under_way[number]
-        self._slots.give_back()
         call = self._calls[number]
         if isinstance(answer, Exception):  # not raised: this may be called while another is handled
             if isinstance(answer, EngineTimeout):
                 self._abort(call.rid, self._routing_key)
             self._settle(answer)
-            return
-        try:
-            self._answers[number] = _read(answer, call)
-        except Exception as error:  # whatever it is, the caller waits to hear of it
-            self._settle(error)
         else:
-            if len(self._answers) == len(self._calls):
-                self._settle(None)
+            try:
+                self._answers[number] = _read(answer, call)
+            except Exception as error:  # whatever it is, the caller waits to hear of it
+                self._settle(error)
+        if len(self._answers) == len(self._calls):
+            self._settle(None)
+        self._slots.give_back()  # last: after a failure none of these calls may take it
 
     def _settle(self, failed: Exception | None) -> None:
+        self._withdraw()
         if not self._outcome.done():  # the first failure is why others fail
             self._outcome.set_result(failed)
+
+    def _withdraw(self) -> None:
+        for begin in self._waiting.values():
+            self._slots.withdraw(begin)
+        self._waiting.clear()
 
     def _wait_no_longer(self) -> None:
         if self._waiting:
             self._settle(EngineTimeout("No engine call became free before the deadline."))
 
     def _end(self) -> None:
-        for begin in self._waiting.values():
-            self._slots.withdraw(begin)
-        self._waiting.clear()
+        self._withdraw()
         for number, exchange in self._under_way.items():
             exchange.cancel()
             self._abort(self._calls[number].rid, self._routing_key)

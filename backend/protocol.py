@@ -36,8 +36,8 @@ class Call(NamedTuple):
     Attributes:
         input_ids: the prompt.
         label_ids: tokens whose log-probability is wanted; answered in this order.
-        rid: name of the call, by which it can be aborted. SGLang aborts by prefix: no rid may begin
-            with another.
+        rid: name of the call, by which it can be aborted. SGLang aborts by prefix and refuses a rid
+            that is in use: of all calls under way at an engine, none may begin with another's.
     """
 
     input_ids: TokenIds

@@ -1,9 +1,10 @@
 """Places for a limited number of calls, given in the order in which they are asked for.
 
-Unlike `asyncio.Semaphore` it costs no coroutine to take a place that is free, which is nearly every
-one. Belongs to one event loop; knows nothing of what is called.
+A coroutine, as `asyncio.Semaphore` needs, would cost too much: nearly every place that is asked for
+is free. Belongs to one event loop; knows nothing of what is called.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 
@@ -16,20 +17,20 @@ class Slots:
 
     def __init__(self, number: int) -> None:
         self._free = number
-        self._waiting: dict[Callable[[], None], None] = {}  # in the order of asking
+        self._waiting = OrderedDict[Callable[[], None], None]()  # in the order of asking
 
-    def ask(self, begin: Callable[[], None]) -> bool:
-        """Take a place: call `begin` as soon as there is one.
+    def ask(self, begin: Callable[[], None]) -> None:
+        """Take a place: call `begin` as soon as there is one, at once where one is free.
 
-        Returns:
-            Whether that was at once, which it is only while nobody waits.
+        Args:
+            begin: has the place from then on, until `give_back`. It must not raise, and must be
+                another object each time.
         """
         if not self._free:
             self._waiting[begin] = None
-            return False
+            return
         self._free -= 1
         begin()
-        return True
 
     def withdraw(self, begin: Callable[[], None]) -> None:
         """Stop waiting for a place; nothing if it was given."""
@@ -37,8 +38,8 @@ class Slots:
 
     def give_back(self) -> None:
         """Give the place to whoever has waited longest, if anybody does."""
-        for begin in self._waiting:
-            del self._waiting[begin]
-            begin()
+        if not self._waiting:
+            self._free += 1
             return
-        self._free += 1
+        begin, _ = self._waiting.popitem(last=False)
+        begin()

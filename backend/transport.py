@@ -33,9 +33,10 @@ class Exchange(Protocol):
 
 
 class Transport(Protocol):
-    """What the client needs of HTTP; every failure is one of `backend.errors`.
+    """What the client needs of HTTP.
 
-    Deadlines are readings of the running loop's clock, in seconds.
+    Every failure that the engine or the network can cause is one of `backend.errors`; any other is
+    a mistake of ours, and handed on so that nobody waits in vain. Deadlines are readings of the running loop's clock, in seconds.
     """
 
     def begin_post(
@@ -47,7 +48,22 @@ class Transport(Protocol):
         deadline: float,
         headers: Mapping[str, str],
     ) -> Exchange:
-        """Post JSON to `path` without waiting; `tell` is called later, with what came of it."""
+        """Post JSON to `path` without waiting.
+
+        Args:
+            path: below the engine's address.
+            body: JSON.
+            tell: called at most once with what came of it, from the loop and never before this
+                method has returned: the caller has to know the exchange first. Must not raise.
+            deadline: of everything, connecting included; past it `tell` gets an `EngineTimeout`.
+            headers: beside those of every call.
+
+        Returns:
+            The exchange; once it is cancelled, `tell` is not called.
+
+        Raises:
+            ValueError: a header's value holds a line break.
+        """
         ...
 
     async def post(
@@ -114,9 +130,9 @@ class ConnectionPool:
             if timer is not None:
                 timer.cancel()
         connections = [*self._idle, *(one.connection for one in self._under_way if one.connection)]
+        self._idle.clear()  # first: whoever is told may begin another, which must find none
         for exchange in [*self._under_way]:
             exchange.fail(_closed())
-        self._idle.clear()
         for connection in connections:
             connection.close()
         if connections:
@@ -282,7 +298,9 @@ class _Exchange:
         if self.connection is not None:
             self._pool.keep(self.connection)
             self.connection = None
-        if isinstance(answer, ClosedWhileIdle):  # as no fresh one is
+        if isinstance(
+            answer, ClosedWhileIdle
+        ):  # only a kept one ends so: the second try is on a fresh one, and the last
             self.begin(None)
         else:
             self._over(answer)

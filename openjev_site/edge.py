@@ -35,7 +35,7 @@ def build_application(config: Config, runtime: Callable[[], Startable]) -> ASGI3
         runtime: hands out what the lifespan starts and stops.
     """
     app = cast("ASGI3Application", StaticFiles(Handler()))
-    # inside: a request whose body is still on its way holds up no shut-down
+    # inside Bodies: a request whose body is still on its way does not hold up a shut-down
     app = Lifespan(app, runtime, drain_seconds=config.drain_timeout)
     app = Bodies(app, max_bytes=config.max_body_bytes)
     app = Failures(app)

@@ -3,8 +3,9 @@
 The runtime is started by the server's `lifespan.startup`, or by the first HTTP request where the
 server has no lifespan protocol (plain `daphne openjev_site.asgi:application`). A server that looks
 into the lifespan's state finds `refused` there, and learns from it that waiting is in vain. On
-`lifespan.shutdown` new requests are refused, those in flight get `drain_seconds`, or less from a
-server that has no such time, then the runtime stops. This module never knows what the runtime does.
+`lifespan.shutdown` requests are refused that have not come this far, those whose body is still on
+its way included (`openjev_site.edge`); those in flight get `drain_seconds`, or less from a server
+that has no such time, then the runtime stops. This module never knows what the runtime does.
 """
 
 import asyncio

@@ -63,7 +63,7 @@ def _row(name: str, delay: float, connections: int, results: Sequence[tuple[Tall
         p50=percentile(0.5),
         p95=percentile(0.95),
         p99=percentile(0.99),
-        cpu=1000 * sorted(spent)[len(spent) // 4],
+        cpu=1000 * sorted(spent)[len(spent) // 4],  # neighbours only add to it
         errors=sum(tally.errors for tally, _ in results),
     )
 

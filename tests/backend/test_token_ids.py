@@ -29,8 +29,3 @@ def test_the_highest_id_is_known(ids):
     assert tokens.highest == max(ids)
     assert tokens[0] == ids[0]
     assert list(tokens[1:]) == ids[1:]
-
-
-def test_what_is_encoded_already_stays_as_it_is():
-    tokens = TokenIds.of((1, 2))
-    assert TokenIds.of(tokens) is tokens

@@ -41,7 +41,7 @@ class InstantEngine:
     async def post(
         self, path: str, body: bytes, *, deadline: float, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
-        """Have no other route."""
+        """Answer that there is no such route."""
         return 404, b"{}"
 
     def begin_post(
@@ -53,7 +53,7 @@ class InstantEngine:
         deadline: float,
         headers: Mapping[str, str],
     ) -> Exchange:
-        """Answer a one-token call in the loop's next turn."""
+        """Answer in the loop's next turn, whose handle can be cancelled like an exchange."""
         self.calls += 1
         return asyncio.get_running_loop().call_soon(tell, (200, _answer(body)))
 
