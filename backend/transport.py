@@ -36,7 +36,8 @@ class Transport(Protocol):
     """What the client needs of HTTP.
 
     Every failure that the engine or the network can cause is one of `backend.errors`; any other is
-    a mistake of ours, and handed on so that nobody waits in vain. Deadlines are readings of the running loop's clock, in seconds.
+    a mistake of ours, and handed on so that nobody waits in vain. Deadlines are readings of the
+    running loop's clock, in seconds.
     """
 
     def begin_post(
@@ -298,9 +299,7 @@ class _Exchange:
         if self.connection is not None:
             self._pool.keep(self.connection)
             self.connection = None
-        if isinstance(
-            answer, ClosedWhileIdle
-        ):  # only a kept one ends so: the second try is on a fresh one, and the last
+        if isinstance(answer, ClosedWhileIdle):  # as no fresh one is: this second try is the last
             self.begin(None)
         else:
             self._over(answer)

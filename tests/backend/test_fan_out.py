@@ -116,3 +116,19 @@ async def test_what_goes_wrong_in_reading_an_answer_reaches_the_caller(client, m
     monkeypatch.setattr("backend.fan_out.parse_label_logprobs", fails)
     with pytest.raises(ZeroDivisionError):
         await ask(client, calls(2))
+
+
+async def test_what_goes_wrong_in_beginning_a_call_concerns_nobody_else(client, fake_engine):
+    """Whose turn it is decides whoever gives a slot back."""
+    fake_engine.play(Fault.HANG, times=4)
+    first = asyncio.create_task(ask(client, calls(4)))
+    await fake_engine.wait_for(lambda engine: engine.running == 4)
+    second = asyncio.create_task(
+        client.label_logprobs(calls(2, "f"), deadline=soon(), routing_key="two\r\nlines")
+    )
+    await asyncio.sleep(0)
+    fake_engine.release()
+    assert len(await first) == 4
+    with pytest.raises(ValueError, match="line break"):
+        await second
+    assert len(await ask(client, calls(6, "g"))) == 6
