@@ -124,8 +124,8 @@ class Connection(asyncio.Protocol):
 
     def _finish(self, answer: Answer) -> None:
         tell, self._tell = self._tell, None
-        self._is_kept = True
         if tell is not None:
+            self._is_kept = True
             tell(answer)
 
     def _gone(self) -> EngineError:

@@ -174,6 +174,25 @@ async def test_the_second_try_is_the_last(pool, peer):
     assert len(peer.requests) == 3
 
 
+async def test_a_fresh_connection_that_ends_before_its_request_is_not_tried_again(
+    pool, peer, monkeypatch
+):
+    """One that was never used cannot have been closed while it idled."""
+    connect = pool.connect
+
+    async def connect_too_late(deadline):
+        connection = await connect(deadline)
+        connection.close()
+        await connection.lost
+        return connection
+
+    monkeypatch.setattr(pool, "connect", connect_too_late)
+    with pytest.raises(EngineUnavailable, match="without an answer"):
+        await pool.get("/x", deadline=soon(0.5))
+    await peer.until_open(0)
+    assert peer.connections == 1
+
+
 @pytest.mark.parametrize(
     "raw",
     [
