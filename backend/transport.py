@@ -215,12 +215,12 @@ class ConnectionPool:
         self._look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._fail_late)
 
     def _fail_late(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for exchange in [one for one in self._under_way if one.deadline <= now]:
-            exchange.fail(EngineTimeout())
         self._look = None
         if self._under_way:
             self._look_later()
+        now = asyncio.get_running_loop().time()
+        for exchange in [one for one in self._under_way if one.deadline <= now]:
+            exchange.fail(EngineTimeout())
 
     def _kept(self) -> Connection | None:
         now = monotonic()
