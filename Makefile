@@ -77,7 +77,7 @@ $(BENCH_VENV)/.bench: requirements.txt requirements-fast.txt requirements-bench.
 	$(BENCH_VENV)/bin/pip install --quiet -r requirements-bench.txt
 	@touch $@
 
-bench: $(BENCH_VENV)/.bench ## Measure everything into BENCH_OUTPUT (installs rivals; half an hour)
+bench: $(BENCH_VENV)/.bench ## Measure everything into BENCH_OUTPUT (installs rivals; an hour)
 	$(BENCH_VENV)/bin/python -m benchmarks --output $(BENCH_OUTPUT)
 
 format: $(VENV)/.dev ## Format the code

@@ -1,6 +1,6 @@
 """How the API tier's CPU time grows with the questions and with the state of an evaluation.
 
-    python -m benchmarks.api.growth [--seconds 1.5] [--rounds 3] [--only uvicorn]
+    python -m benchmarks.api.growth [--seconds 1.5] [--rounds 6] [--only uvicorn]
 
 A stub engine that answers at once stands behind OpenJev, so all that is measured is OpenJev's.
 Every request has a state of its own. The number of questions grows over a short state, the state
@@ -62,7 +62,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seconds", type=float, default=1.5, help="per size, stack and round")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--only", nargs="+", default=["OpenJev"], metavar="TEXT")
     parser.add_argument("--first-port", type=int, default=18130)
     parser.add_argument("--output", type=Path, help="write the curves as JSON")
