@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from backend.client import EngineClient
-from backend.errors import EngineRejected, EngineTimeout, UnusableLogprobs
+from backend.errors import EngineRejected, EngineTimeout, EngineUnavailable, UnusableLogprobs
 from backend.protocol import Call
 from backend.token_ids import TokenIds
 from tests.support.fake_engine import Fault
@@ -132,3 +132,19 @@ async def test_what_goes_wrong_in_beginning_a_call_concerns_nobody_else(client, 
     with pytest.raises(ValueError, match="line break"):
         await second
     assert len(await ask(client, calls(6, "g"))) == 6
+
+
+async def test_calls_that_wait_while_the_client_closes_are_not_made(fake_engine):
+    client = EngineClient(fake_engine.url, max_in_flight=4)
+    fake_engine.play(Fault.HANG)
+    first = asyncio.create_task(ask(client, calls(4)))
+    await fake_engine.wait_for(lambda engine: engine.running == 4)
+    assert await client.is_healthy(deadline=soon())  # over a connection that is kept
+    second = asyncio.create_task(ask(client, calls(2, "f")))
+    await asyncio.sleep(0)
+    await client.aclose()
+    for answering in (first, second):
+        with pytest.raises(EngineUnavailable, match="has been closed"):
+            await answering
+    await fake_engine.wait_for(lambda engine: not engine.running)
+    assert len(fake_engine.calls) == 4
