@@ -215,6 +215,7 @@ def _logprobs(meta: Mapping[str, Any], label_ids: Sequence[int]) -> tuple[float,
         if not isinstance(entry, list) or len(entry) < 2 or not is_integer(entry[1]):
             raise UnusableLogprobs("The engine's label log-probabilities are malformed.")
         value = entry[0]
+        # nearly every one is: a call for each would be felt with many labels
         is_plain = type(value) is float and -math.inf < value <= 0
         found[entry[1]] = value if is_plain else _logprob(value)
     if len(positions[0]) != len(label_ids) or not found.keys() >= set(label_ids):

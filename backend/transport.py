@@ -11,6 +11,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -118,11 +119,11 @@ class ConnectionPool:
         self, path: str, body: bytes, *, deadline: float, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
         """Post JSON to `path`; return status and body. Cancelling closes the connection."""
-        return await self._answered(self._post(path, body, headers or {}), deadline)
+        return await self._exchange(self._post(path, body, headers or {}), deadline)
 
     async def get(self, path: str, *, deadline: float) -> tuple[int, bytes]:
         """Fetch `path`; return status and body."""
-        return await self._answered(self._head("GET", path, {}) + b"\r\n", deadline)
+        return await self._exchange(self._head("GET", path, {}) + b"\r\n", deadline)
 
     async def aclose(self) -> None:
         """Close every connection; later calls fail."""
@@ -195,7 +196,7 @@ class ConnectionPool:
         exchange.begin(self._kept())
         return exchange
 
-    async def _answered(self, message: bytes, deadline: float) -> tuple[int, bytes]:
+    async def _exchange(self, message: bytes, deadline: float) -> tuple[int, bytes]:
         told: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def tell(answer: Answer) -> None:
@@ -293,12 +294,11 @@ class _Exchange:
 
     def _send(self, connection: Connection) -> None:
         self.connection = connection
-        connection.begin(self._message, self._answered)
+        connection.begin(self._message, partial(self._answered, connection))
 
-    def _answered(self, answer: Answer) -> None:
-        if self.connection is not None:
-            self._pool.keep(self.connection)
-            self.connection = None
+    def _answered(self, connection: Connection, answer: Answer) -> None:
+        self.connection = None
+        self._pool.keep(connection)
         if isinstance(answer, ClosedWhileIdle):  # as no fresh one is: this second try is the last
             self.begin(None)
         else:

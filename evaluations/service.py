@@ -71,18 +71,7 @@ async def _evaluate(
     )
     warmed = perf_counter()
     branches = await engine.label_logprobs(
-        [
-            Call(
-                prompt.prefix_ids + suffix_ids,
-                readout.label_ids(option_count(question)),
-                _rid(key, number),
-            )
-            for number, (question, suffix_ids) in enumerate(
-                zip(request.questions, prompt.suffix_ids, strict=True), start=1
-            )
-        ],
-        deadline=deadline,
-        routing_key=key,
+        _branches(request, prompt, readout, key), deadline=deadline, routing_key=key
     )
     finished = perf_counter()
     answers = {
@@ -115,6 +104,18 @@ def _prepare(request: EvaluationRequest, readout: Readout, config: Config) -> Pr
         max_total_input_tokens=config.max_total_input_tokens,
     )
     return prompt
+
+
+def _branches(request: EvaluationRequest, prompt: Prompt, readout: Readout, key: str) -> list[Call]:
+    asked = zip(request.questions, prompt.suffix_ids, strict=True)
+    return [
+        Call(
+            prompt.prefix_ids + suffix_ids,
+            readout.label_ids(option_count(question)),
+            _rid(key, number),
+        )
+        for number, (question, suffix_ids) in enumerate(asked, start=1)
+    ]
 
 
 def _rid(key: str, number: int) -> str:

@@ -121,6 +121,7 @@ async def test_half_a_body_does_not_hold_up_the_end(app: Any) -> None:
     assert (await server.hear())["type"] == "lifespan.shutdown.complete"
     upload.cancel()
     await asyncio.gather(upload, server.task, return_exceptions=True)
+    assert upload.cancelled()  # until then it waited, and was not answered
 
 
 def test_fatal_settings_are_all_named_and_others_pass() -> None:
